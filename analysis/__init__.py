@@ -1,0 +1,1 @@
+"""Command-line reports over results folders; each is thin and calls `talon_bench.report`."""

@@ -1,0 +1,52 @@
+"""The seam between the decode loop and whatever proposes trees."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor
+
+from talon_bench.clock import PhaseClock
+from talon_bench.tree import TokenTree, root_only
+
+
+class Drafter(Protocol):
+    """Proposes one tree per round for one sequence at a time."""
+
+    budget: int
+    """Largest tree it proposes, root included."""
+
+    feature_layers: tuple[int, ...] | None
+    """Target layers whose entering states it wants at each accepted token; () = final states; None = no features."""
+
+    passes: int
+    """Draft passes since `start`."""
+
+    def start(self, prompt: list[int], capacity: int) -> None:
+        """Begin a sequence whose prompt and answer need at most `capacity` positions."""
+
+    def observe(self, tokens: list[int], features: Tensor | None) -> None:
+        """Take newly committed tokens (first the whole prompt) and their features [len(tokens), width]."""
+
+    def propose(self, root: int, clock: PhaseClock) -> TokenTree:
+        """The tree under the last emitted token, `root`; charges its passes to "draft" and the rest to "other"."""
+
+
+class NoDrafter:
+    """Proposes nothing: plain autoregressive decoding on the same loop, engine and cache."""
+
+    budget = 1
+    feature_layers = None
+    passes = 0
+
+    def __init__(self, device: object) -> None:
+        self._device = device
+
+    def start(self, prompt: list[int], capacity: int) -> None:
+        pass
+
+    def observe(self, tokens: list[int], features: Tensor | None) -> None:
+        pass
+
+    def propose(self, root: int, clock: PhaseClock) -> TokenTree:
+        return root_only(root, self._device)

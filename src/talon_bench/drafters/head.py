@@ -1,0 +1,120 @@
+"""A draft head at work: one decoder layer over the target's features, with its own small key/value cache.
+
+The two formats, `Eagle1Head` and `Eagle3Head`, differ in how a layer input is made and how logits are read off.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from talon_bench.drafters.checkpoint import LoadedHead
+from talon_bench.fused import attend, rotate
+from talon_bench.packed import Linear
+from talon_bench.target import Target
+
+
+class DraftHead(ABC):
+    """Shared by both formats: attention over own cache, MLP, rotary tables. Works in the target's dtype and device.
+
+    Position i of the head holds feature i and token i + 1, and predicts token i + 2; its rotary position is i.
+    """
+
+    def __init__(self, loaded: LoadedHead, target: Target) -> None:
+        self.name = loaded.name
+        self.spec = loaded.spec
+        self.device, self.dtype = target.device, target.dtype
+        self._pack = target.packed
+        self._tensors = {
+            name: tensor.to(self.device, self.dtype if tensor.is_floating_point() else None)
+            for name, tensor in loaded.tensors.items()
+        }
+        self._embedding = self._tensors.get("embed_tokens.weight", target.embedding)
+        self._fc = self._linear("fc")
+        attention = [f"layer.self_attn.{name}_proj" for name in "qkv"]
+        biases = [self._tensors.get(f"{name}.bias") for name in attention]
+        self._qkv = Linear(
+            torch.cat([self._tensors[f"{name}.weight"] for name in attention]),
+            torch.cat(biases) if biases[0] is not None else None,
+            pack=self._pack,
+        )
+        self._out = self._linear("layer.self_attn.o_proj")
+        gate_up = [self._tensors[f"layer.mlp.{name}_proj.weight"] for name in ("gate", "up")]
+        self._gate_up = Linear(torch.cat(gate_up), pack=self._pack)
+        self._down = self._linear("layer.mlp.down_proj")
+        self._shift = self._tensors.get("d2t")
+        self._target = target
+        half = torch.arange(0, self.spec.head_dim, 2, dtype=torch.float32, device=self.device)
+        self._frequencies = self.spec.rope_theta ** (-half / self.spec.head_dim) / self.spec.rope_factor
+        self._keys = self._values = self._rotary = None
+
+    def allocate(self, capacity: int) -> None:
+        """Room for `capacity` positions, context and drafted rows together."""
+        if self._keys is None or self._keys.shape[2] < capacity:
+            shape = (1, self.spec.num_kv_heads, capacity, self.spec.head_dim)
+            self._keys = torch.zeros(shape, dtype=self.dtype, device=self.device)
+            self._values = torch.zeros_like(self._keys)
+            angles = torch.arange(capacity, device=self.device)[:, None] * self._frequencies
+            cos, sin = angles.cos(), angles.sin()
+            tables = torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)
+            self._rotary = tuple(table.to(self.dtype)[:, None] for table in tables)  # [capacity, 1, head_dim]
+
+    def forward(
+        self, tokens: Tensor, states: Tensor, positions: Tensor | slice, rows: slice, mask: Tensor | None
+    ) -> Tensor:
+        """One pass: outputs [n, hidden], which are the states of the tokens drafted from them.
+
+        tokens [n] (target ids), states [n, hidden] (fused features or earlier outputs), positions [n] (rotary), rows: the n
+        cache rows to write, mask: additive [n, rows.stop] or None (every row sees all up to rows.stop).
+        """
+        layer_input, residual = self._layer_input(F.embedding(tokens, self._embedding), states)
+        hidden = residual + self._attention(layer_input, positions, rows, mask)
+        normed = _rms_norm(hidden, self._tensors["layer.post_attention_layernorm.weight"], self.spec.rms_norm_eps)
+        gate, up = self._gate_up(normed).chunk(2, dim=-1)
+        return hidden + self._down(F.silu(gate) * up)
+
+    def log_probs(self, outputs: Tensor) -> Tensor:
+        """float32 [n, draft vocab] log-probabilities of the next token, at temperature 1 as the official code drafts."""
+        return self.logits(outputs).float().log_softmax(-1)
+
+    def to_target(self, draft_ids: Tensor) -> Tensor:
+        """Target ids of draft ids: `d2t` holds the offsets."""
+        return draft_ids if self._shift is None else draft_ids + self._shift[draft_ids]
+
+    @abstractmethod
+    def fuse(self, features: Tensor) -> Tensor:
+        """States [n, hidden] of the target's features [n, features]."""
+
+    @abstractmethod
+    def logits(self, outputs: Tensor) -> Tensor:
+        """[n, draft vocab] from outputs [n, hidden]."""
+
+    @abstractmethod
+    def _layer_input(self, embedded: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
+        """(input of the attention [n, in], residual [n, hidden])."""
+
+    def _attention(self, x: Tensor, positions: Tensor | slice, rows: slice, mask: Tensor | None) -> Tensor:
+        spec = self.spec
+        rotated = spec.num_heads + spec.num_kv_heads
+        qkv = self._qkv(x).view(-1, rotated + spec.num_kv_heads, spec.head_dim)
+        qk = rotate(qkv[:, :rotated], *(table[positions] for table in self._rotary))[None]
+        self._keys[:, :, rows] = qk[:, :, spec.num_heads :].transpose(1, 2)
+        self._values[:, :, rows] = qkv[None, :, rotated:].transpose(1, 2)
+        query = qk[:, :, : spec.num_heads].transpose(1, 2)
+        keys, values = self._keys[:, :, : rows.stop], self._values[:, :, : rows.stop]
+        if mask is not None:
+            mask = mask[None, None]
+        return self._out(attend(query, keys, values, mask, spec.head_dim**-0.5)[0])
+
+    def _linear(self, name: str) -> Linear:
+        return Linear(self._tensors[f"{name}.weight"], self._tensors.get(f"{name}.bias"), pack=self._pack)
+
+    def _norm(self, x: Tensor, name: str) -> Tensor:
+        return _rms_norm(x, self._tensors[f"{name}.weight"], self.spec.rms_norm_eps)
+
+
+def _rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return F.rms_norm(x, weight.shape, weight, eps)
