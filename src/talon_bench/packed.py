@@ -40,9 +40,9 @@ def _multiply(x: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
 def _pack(weight: Tensor) -> Tensor | None:
     if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return None
-    if weight.dtype is torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        return None
     try:
+        if weight.dtype is torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+            return None
         return torch.ops.mkldnn._reorder_linear_weight(weight, None)
     except (AttributeError, RuntimeError):
         return None

@@ -11,7 +11,7 @@ from transformers import AttentionInterface
 from talon_bench.cache import KVCache
 from talon_bench.drafters.spec import TargetShape
 from talon_bench.errors import UsageError
-from talon_bench.fused import attend, fuse
+from talon_bench.fused import attend, fuse, rounding
 from talon_bench.packed import Linear
 
 ATTENTION = "talon_bench"
@@ -25,8 +25,13 @@ def _attention(
     value: Tensor,
     attention_mask: Tensor | None,
     scaling: float,
-    **_: object,
+    **others: object,
 ) -> tuple[Tensor, None]:
+    for name in ("softcap", "s_aux"):
+        if others.get(name) is not None:
+            raise UsageError(
+                f"attention with {name} found, which talon_bench does not compute; use another target"
+            )
     out = attend(query, key, value, attention_mask, scaling)  # [1, n, heads * d]
     return out.view(1, query.shape[2], query.shape[1], query.shape[3]), None
 
@@ -60,19 +65,24 @@ class Target:
         model.eval().requires_grad_(False)
         reference = _reference_logits(model)
         model.set_attn_implementation(ATTENTION)
-        fused = fuse_layers and fuse(model, pack=pack)
-        target = cls(model, name, fused=fused, packed=fused and pack)
-        if fused:
-            head = model.get_output_embeddings()
-            target._project = Linear(head.weight.float(), head.bias, pack=pack)
-        target._check(reference)
+        try:
+            fused = fuse_layers and fuse(model, pack=pack)
+            target = cls(model, name, fused=fused, packed=fused and pack)
+            if fused:
+                head = model.get_output_embeddings()
+                target._project = Linear(head.weight.float(), head.bias, pack=pack)
+            found = target._trial_logits()
+        except (AttributeError, RuntimeError, TypeError) as error:
+            line = (str(error).splitlines() or [type(error).__name__])[0]
+            raise UsageError(_refusal(model, f"a trial pass fails ({line})")) from error
+        if not (found - reference).norm() <= rounding(model.dtype) * reference.norm():
+            raise UsageError(_refusal(model, "its logits differ from the model's own"))
         return target
 
     def __post_init__(self) -> None:
         config = self.model.config
         self._decoder = self.model.get_decoder()
         self._project = self.model.get_output_embeddings()
-        self._project_dtype = None
         self.device = self._project.weight.device
         self.dtype = self.model.dtype
         self.shape = TargetShape(
@@ -92,7 +102,9 @@ class Target:
         config = self.model.config
         limits = [config.max_position_embeddings]
         layer_types = getattr(config, "layer_types", None)
-        if getattr(config, "sliding_window", None) and (layer_types is None or "sliding_attention" in layer_types):
+        if getattr(config, "sliding_window", None) and (
+            layer_types is None or "sliding_attention" in layer_types
+        ):
             limits.append(config.sliding_window)
         return min(limits)
 
@@ -143,6 +155,7 @@ class Target:
             mask[:, length:].masked_fill_(~visible, float("-inf"))
         return self.project(self._pass(tokens, depths + length, mask))
 
+    @torch.inference_mode()
     def commit(self, path: list[int]) -> None:
         """Keep the accepted nodes (ascending numbers of the last pass) in the cache."""
         self.cache.commit(path)
@@ -151,7 +164,9 @@ class Target:
         """Record the states that enter these decoder layers in every pass (the final states always are)."""
         for layer in set(layers) - self._taps:
             if not 0 <= layer < self.shape.num_layers:
-                raise UsageError(f"feature layer {layer} found, {self.name} has layers 0 to {self.shape.num_layers - 1}")
+                raise UsageError(
+                    f"feature layer {layer} found, {self.name} has layers 0 to {self.shape.num_layers - 1}"
+                )
             self._decoder.layers[layer].register_forward_pre_hook(self._keeper(layer), with_kwargs=True)
             self._taps.add(layer)
 
@@ -188,8 +203,8 @@ class Target:
 
         return keep
 
-    def _check(self, reference: Tensor) -> None:
-        """Refuse a model that this class does not drive right: its logits must be those of the model's own forward."""
+    def _trial_logits(self) -> Tensor:
+        """Logits, float32 [3, vocab], of the passes that decoding is made of, to compare with `_reference_logits`."""
         self.allocate(8)
         first = self.prefill([0, 1, 2])[None]
         rest = self.verify(
@@ -197,13 +212,7 @@ class Target:
             torch.tensor([0, 1], device=self.device),
             torch.ones(2, 2, dtype=torch.bool, device=self.device).tril(),
         )
-        found = torch.cat([first, rest])
-        tolerance = 64 * torch.finfo(self.dtype).eps
-        if not (found - reference).norm() <= tolerance * reference.norm():
-            raise UsageError(
-                f"{type(self.model).__name__} is not a decoder that talon_bench can drive: its logits differ from the model's own;"
-                " use one whose layers take a 4-d mask and a cache (Llama, Mistral, Qwen2, Qwen3 and their like)"
-            )
+        return torch.cat([first, rest])
 
 
 @torch.inference_mode()
@@ -211,3 +220,10 @@ def _reference_logits(model: nn.Module) -> Tensor:
     """Logits, float32 [3, vocab], of the untouched model after tokens 2, 3 and 4 of the sequence 0..4."""
     ids = torch.arange(5, device=model.get_input_embeddings().weight.device)[None]
     return model(input_ids=ids, use_cache=False).logits[0, 2:].float()
+
+
+def _refusal(model: nn.Module, reason: str) -> str:
+    return (
+        f"{type(model).__name__} is not a decoder that talon_bench can drive: {reason};"
+        " use one whose layers take a 4-d mask and a cache (Llama, Mistral, Qwen2, Qwen3 and their like)"
+    )

@@ -40,7 +40,11 @@ class PromptLookup:
             return root_only(root, self._device)
         tokens = torch.tensor(drafted, device=self._device)
         layers = [
-            (tokens[depth : depth + 1], torch.tensor([depth], device=self._device), torch.zeros(1, device=self._device))
+            (
+                tokens[depth : depth + 1],
+                torch.tensor([depth], device=self._device),
+                torch.zeros(1, device=self._device),
+            )
             for depth in range(len(drafted))
         ]
         return from_layers(root, layers, device=self._device)

@@ -56,7 +56,7 @@ class Eagle:
 
 
 def _best_subtree(root: int, keep: int, max_depth: int, candidates: tuple[Tensor, ...]) -> TokenTree:
-    """The `keep` best candidates, in candidate order, under the root. 
+    """The `keep` best candidates, in candidate order, under the root.
 
     `candidates` are (tokens, parents, depths, scores), each [candidates]; a child of the root has parent -1.
 
@@ -69,7 +69,7 @@ def _best_subtree(root: int, keep: int, max_depth: int, candidates: tuple[Tensor
     node_parents = torch.searchsorted(kept, parents[kept], right=True)
 
     def with_root(value: float, column: Tensor) -> Tensor:
-        return torch.cat([torch.full_like(column[:1], value), column])
+        return torch.cat([column.new_full((1,), value), column])
 
     return TokenTree(
         tokens=with_root(root, tokens[kept]),

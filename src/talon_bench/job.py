@@ -1,0 +1,250 @@
+"""One job from config to results: load, measure, record, report."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from talon_bench import provenance
+from talon_bench.bench import Bench
+from talon_bench.errors import UsageError
+from talon_bench.lineup import resolve
+from talon_bench.loading import LoadedTarget, load_draft_head, load_target
+from talon_bench.methods import MethodConfig, head_kind
+from talon_bench.progress import RunProgress
+from talon_bench.prompts.chat import ChatRenderer
+from talon_bench.prompts.prompt import PromptSet
+from talon_bench.prompts.source import load_prompts
+from talon_bench.records import RunFolder
+from talon_bench.report.console import final_json, summary_table
+from talon_bench.report.load import load_run
+from talon_bench.sampling import Sampler
+from talon_bench.schema import Config
+from talon_bench.tracking import make_tracker
+
+NOISE_MARGIN = {"float32": 1e-2, "float16": 0.25, "bfloat16": 2.0}
+"""Largest difference of two logits that a dtype's rounding explains; a divergence beyond it is a fault, and fails the run."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The last line of stdout, and what went wrong, if anything did."""
+
+    result: dict[str, Any]
+    fault: str | None
+
+
+_targets: dict[str, LoadedTarget] = {}
+"""The last target loaded, by its config: jobs of a sweep that share it load it once."""
+
+
+def run(config: Config) -> Outcome:
+    """Measure one run, or resume or report the one that is there; prints a table on stdout."""
+    methods, left_out = resolve(config)
+    sampler = Sampler(config.decode.temperature, config.decode.top_p, config.decode.top_k)
+    prompts = load_prompts(config.dataset, config.data)
+    identity = _identity(config, methods, prompts)
+    folder = RunFolder(_run_path(config, identity), identity, fresh=config.run.fresh)
+    try:
+        if folder.complete:
+            print(f"{folder.path} is complete; run.fresh=true measures it again", file=sys.stderr)
+        else:
+            _measure(config, folder, identity, methods, left_out, sampler, prompts)
+    finally:
+        folder.close()
+    return _report(folder.path, config)
+
+
+def _measure(
+    config: Config,
+    folder: RunFolder,
+    identity: str,
+    methods: list[MethodConfig],
+    left_out: list[str],
+    sampler: Sampler,
+    prompts: PromptSet,
+) -> None:
+    if config.launch.threads:
+        torch.set_num_threads(config.launch.threads)
+    loaded = _target(config)
+    heads = {kind: load_draft_head(config.head[kind], loaded.target) for kind in _kinds(methods)}
+    bench = Bench(
+        target=loaded.target,
+        drafters={
+            method.name: method.build(loaded.target, heads[kind][0] if (kind := head_kind(method)) else None)
+            for method in methods
+        },
+        renderer=ChatRenderer(
+            loaded.tokenizer, config.dataset.system, config.target.thinking, config.target.chat_template
+        ),
+        eos_ids=loaded.eos_ids,
+        sampler=sampler,
+        max_new_tokens=_cap(config),
+        seed=config.decode.seed,
+    )
+    info = {
+        "identity": identity,
+        "target": config.target.name,
+        "heads": {kind: _head_facts(head) for kind, (_, head) in heads.items()},
+        "dataset": _dataset_facts(prompts),
+        "decode": {**asdict(config.decode), "max_new_tokens": _cap(config)},
+        "methods": {method.name: method.settings() for method in methods},
+        "left_out": left_out,
+        "config": provenance.without_home(asdict(config)),
+        "checkpoint": loaded.facts,
+        "provenance": provenance.describe(loaded.target.device, loaded.target.dtype),
+    }
+    warm = bench.renderer.render([{"role": "user", "content": prompts.prompts[0].turns[0]}])
+    per_token = bench.warm_up(warm, config.run.warmup_tokens)
+    folder.begin(info)
+    tracker = make_tracker(config.tracking, folder)
+    done = folder.done()
+    todo = [(number, prompt) for number, prompt in enumerate(prompts.prompts) if number not in done]
+    answers = sum(len(prompt.turns) for _, prompt in todo) * len(methods)
+    _announce(info, prompts, len(todo), answers * bench.max_new_tokens * per_token)
+    with tracker, RunProgress(answers, {method.name: method.label for method in methods}) as progress:
+        for number, prompt in todo:
+            turns, rounds = bench.measure(number, prompt, progress.answered)
+            folder.add(number, turns, rounds)
+            tracker.prompt(number, turns)
+        folder.finish(
+            provenance={"load_after": provenance.load(), "finished": provenance.now()},
+            windows={"head": _over_head_window(folder, heads, bench.max_new_tokens)},
+        )
+        tracker.finish(folder.path)
+
+
+def _target(config: Config) -> LoadedTarget:
+    key = json.dumps([asdict(config.target), asdict(config.launch)], sort_keys=True)
+    if key not in _targets:
+        _targets.clear()
+        _targets[key] = load_target(config.target, config.launch)
+    return _targets[key]
+
+
+def _report(path: Path, config: Config) -> Outcome:
+    data = load_run(path)
+    summaries = list(data.summaries.values())
+    title = f"{data.target} x {data.dataset}: {data.info['dataset']['selected']} prompts ({data.info['dataset']['source']})"
+    Console(width=None if sys.stdout.isatty() else 100).print(summary_table(summaries, data.labels, title))
+    result = final_json(
+        summaries,
+        run_dir=str(path),
+        target=data.target,
+        heads=[head["name"] for head in data.info["heads"].values()],
+        dataset=data.dataset,
+    )
+    return Outcome(result, _fault(data))
+
+
+def _fault(data: Any) -> str | None:
+    """What makes the run's numbers unfit for use, in one line."""
+    dtype = data.info["provenance"]["dtype"]
+    bound = NOISE_MARGIN.get(dtype, 0.0)
+    wrong = data.turns[(data.turns["equals_ar"] == False) & (data.turns["margin"] > bound)]  # noqa: E712
+    if len(wrong):
+        row = wrong.iloc[0]
+        return (
+            f"{len(wrong)} answers differ from AR beyond {dtype} rounding (margin bound {bound}); the first: method {row['method']},"
+            f" prompt {row['prompt_id']}, turn {row['turn']}, position {row['diverged_at']}, token {row['method_token']}"
+            f" for AR's {row['ar_token']}, margin {row['margin']:.3g}"
+        )
+    failed = data.turns[data.turns["status"] == "failed"]
+    if len(failed):
+        row = failed.iloc[0]
+        return f"{len(failed)} answers failed; the first: method {row['method']}, prompt {row['prompt_id']}: {row['error']}"
+    return None
+
+
+def _identity(config: Config, methods: list[MethodConfig], prompts: PromptSet) -> str:
+    """Hash of what decides a run's rows: not where they go, nor who watches."""
+    parts = [
+        asdict(config.target),
+        {kind: asdict(head) for kind, head in config.head.items()},
+        [asdict(method) for method in methods],
+        asdict(config.decode),
+        asdict(config.launch),
+        [
+            config.dataset.name,
+            config.dataset.system,
+            _cap(config),
+            prompts.sha256,
+            [prompt.id for prompt in prompts.prompts],
+        ],
+    ]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _run_path(config: Config, identity: str) -> Path:
+    if config.run.dir:
+        return Path(config.run.dir)
+    return (
+        Path(config.run.root)
+        / f"{config.target.name}-{config.dataset.name}-{config.lineup.name}-{identity[:8]}"
+    )
+
+
+def _cap(config: Config) -> int:
+    return config.dataset.max_new_tokens or config.decode.max_new_tokens
+
+
+def _kinds(methods: list[MethodConfig]) -> list[str]:
+    return sorted({kind for method in methods if (kind := head_kind(method))})
+
+
+def _head_facts(head: Any) -> dict[str, Any]:
+    spec = asdict(head.spec)
+    return {
+        "name": head.name,
+        "sha256": head.sha256,
+        "layout": head.layout,
+        "warnings": list(head.warnings),
+        **spec,
+    }
+
+
+def _dataset_facts(prompts: PromptSet) -> dict[str, Any]:
+    return {
+        "name": prompts.name,
+        "source": prompts.source,
+        "origin": prompts.origin,
+        "sha256": prompts.sha256,
+        "available": prompts.available,
+        "selected": len(prompts.prompts),
+    }
+
+
+def _over_head_window(folder: RunFolder, heads: dict[str, Any], cap: int) -> int:
+    """Answers whose positions pass the length that a head was made for: still right, but drafted less well."""
+    limits = [loaded.spec.max_position_embeddings for _, loaded in heads.values()]
+    lengths = folder.rows()[0].column("prompt_tokens").to_pylist()
+    return sum(length + cap > min(limits) for length in lengths if length) if limits else 0
+
+
+def _announce(info: dict[str, Any], prompts: PromptSet, count: int, seconds: float) -> None:
+    machine = info["provenance"]
+    where = machine["gpu"] or f"{machine['threads']} CPU threads"
+    print(
+        f"{info['target']} ({machine['dtype']}, {where}) x {prompts.name} ({prompts.source}): {len(info['methods'])} methods,"
+        f" {count} of {prompts.available} prompts, up to {info['decode']['max_new_tokens']} new tokens an answer,"
+        f" at most {max(seconds / 60, 0.1):.1f} min",
+        file=sys.stderr,
+        flush=True,
+    )
+    if machine["busy"]:
+        share = machine["cpu_used_by_others"]
+        print(
+            f"warning: other work uses {100 * share:.0f} % of this machine; times of this run are flagged",
+            file=sys.stderr,
+        )
+    for head in info["heads"].values():
+        for warning in head["warnings"]:
+            print(f"warning: draft head {head['name']}: {warning}", file=sys.stderr)

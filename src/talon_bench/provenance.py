@@ -1,0 +1,100 @@
+"""Where numbers come from: code, versions, hardware, load. Recorded before a run, never a reason for it to fail."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from talon_bench import __version__
+
+BUSY_SHARE = 0.2
+"""Above this share of the cores used by others while the run waits, a machine counts as busy."""
+
+
+def describe(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    """Provenance of a run about to start; takes half a second, in which it listens for other work on the machine."""
+    busy = psutil.cpu_percent(interval=0.5) / 100
+    return {
+        "talon_bench": __version__,
+        "git_commit": _git("rev-parse", "HEAD"),
+        "git_dirty": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "python": platform.python_version(),
+        **{name: _version(name) for name in ("torch", "transformers", "numpy", "pyarrow")},
+        "platform": f"{platform.system()} {platform.machine()}",
+        "cpu": _cpu_name(),
+        "cpu_features": torch.backends.cpu.get_cpu_capability(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
+        "gpu_processes": _gpu_processes(device),
+        "dtype": str(dtype).removeprefix("torch."),
+        "load_before": load(),
+        "cpu_used_by_others": round(busy, 3),
+        "busy": busy > BUSY_SHARE,
+        "started": now(),
+    }
+
+
+def load() -> float:
+    """The system's load average over the last minute."""
+    return round(os.getloadavg()[0], 2)
+
+
+def now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def without_home(value: Any) -> Any:
+    """A copy of nested config values in which the user's home folder is written `~`."""
+    if isinstance(value, dict):
+        return {key: without_home(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [without_home(item) for item in value]
+    home = str(Path.home())
+    if isinstance(value, str) and (value == home or value.startswith(home + os.sep)):
+        return "~" + value[len(home) :]
+    return value
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        command = ["git", "-C", str(Path(__file__).parent), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return next(names, None) or platform.processor() or platform.machine()
+
+
+def _gpu_processes(device: torch.device) -> int | None:
+    """Processes on the GPU beside this one; None without a GPU or where the driver does not say."""
+    if device.type != "cuda":
+        return None
+    try:
+        return max(torch.cuda.list_gpu_processes(device).count("process") - 1, 0)
+    except (RuntimeError, ModuleNotFoundError):
+        return None

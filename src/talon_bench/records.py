@@ -1,0 +1,189 @@
+"""What a run writes: `run.json`, `turns.parquet`, `rounds.parquet`. Atomic, resumable, nothing derived.
+
+While a run goes on, each prompt's rows are two files of `parts/`; the turns file is written last and marks the prompt as
+done. At the end the parts become the two tables. Columns are described in docs/records.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from talon_bench.errors import UsageError
+
+SCHEMA = 1
+
+TURNS = pa.schema(
+    [
+        ("prompt_id", pa.string()),
+        ("category", pa.string()),
+        ("turn", pa.int16()),
+        ("method", pa.string()),
+        ("order", pa.int16()),
+        ("prompt_tokens", pa.int32()),
+        ("prompt_sha256", pa.string()),
+        ("output_ids", pa.list_(pa.int32())),
+        ("new_tokens", pa.int32()),
+        ("stop", pa.string()),
+        ("rounds", pa.int32()),
+        ("draft_passes", pa.int32()),
+        ("prefill_ms", pa.float64()),
+        ("decode_ms", pa.float64()),
+        ("draft_ms", pa.float64()),
+        ("verify_ms", pa.float64()),
+        ("other_ms", pa.float64()),
+        ("equals_ar", pa.bool_()),
+        ("diverged_at", pa.int32()),
+        ("ar_token", pa.int32()),
+        ("method_token", pa.int32()),
+        ("margin", pa.float64()),
+        ("load", pa.float64()),
+        ("status", pa.string()),
+        ("error", pa.string()),
+    ]
+)
+ROUNDS = pa.schema(
+    [
+        ("prompt_id", pa.string()),
+        ("turn", pa.int16()),
+        ("method", pa.string()),
+        ("round", pa.int32()),
+        ("context", pa.int32()),
+        ("draft_passes", pa.int16()),
+        ("nodes", pa.int16()),
+        ("widths", pa.list_(pa.int16())),
+        ("accepted", pa.int16()),
+        ("emitted", pa.int16()),
+        ("path_ranks", pa.list_(pa.int16())),
+        ("draft_ms", pa.float64()),
+        ("verify_ms", pa.float64()),
+        ("other_ms", pa.float64()),
+    ]
+)
+
+
+class RunFolder:
+    """One run's folder, held by one process at a time.
+
+    `identity` is a hash of all that decides what the run measures: a folder of another identity is refused.
+    """
+
+    def __init__(self, path: Path, identity: str, *, fresh: bool = False) -> None:
+        self.path = path
+        path.mkdir(parents=True, exist_ok=True)
+        self._lock = (path / ".lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UsageError(
+                f"{path} is being written by another process; wait for it, or set run.dir to another folder"
+            ) from None
+        if fresh:
+            self._clear()
+        self.info = self._read_info(identity)
+        self._parts = path / "parts"
+
+    @property
+    def complete(self) -> bool:
+        return self.info.get("status") == "complete"
+
+    def begin(self, info: dict[str, Any]) -> None:
+        """Write run.json before the first measurement; a resumed run keeps its own and notes the new session in it."""
+        if not self.info:
+            self.info = {"schema": SCHEMA, "status": "running", **info}
+        else:
+            self.info.setdefault("resumed", []).append(info["provenance"])
+        self._parts.mkdir(exist_ok=True)
+        self._write_info()
+
+    def done(self) -> set[int]:
+        """Numbers of the prompts whose rows are on disk."""
+        return {int(file.name.split(".")[0]) for file in self._parts.glob("*.turns.parquet")}
+
+    def add(self, number: int, turns: list[dict], rounds: list[dict]) -> None:
+        """Keep the rows of one prompt."""
+        _write(pa.Table.from_pylist(rounds, ROUNDS), self._parts / f"{number:06d}.rounds.parquet")
+        _write(pa.Table.from_pylist(turns, TURNS), self._parts / f"{number:06d}.turns.parquet")
+
+    def rows(self) -> tuple[pa.Table, pa.Table]:
+        """(turns, rounds) so far, in prompt order."""
+        if self.complete:
+            return pq.read_table(self.path / "turns.parquet"), pq.read_table(self.path / "rounds.parquet")
+        return self._join("turns", TURNS), self._join("rounds", ROUNDS)
+
+    def finish(self, **updates: dict[str, Any]) -> None:
+        """Join the parts into the two tables, merge `updates` into run.json and mark the run complete.
+
+        Safe to repeat after a kill at any point.
+        """
+        turns, rounds = self.rows()
+        _write(turns, self.path / "turns.parquet")
+        _write(rounds, self.path / "rounds.parquet")
+        for key, value in updates.items():
+            self.info[key] = {**self.info.get(key, {}), **value}
+        self.info["status"] = "complete"
+        self._write_info()
+        shutil.rmtree(self._parts, ignore_errors=True)
+
+    def close(self) -> None:
+        """Let other processes have the folder; one in which nothing was begun is removed again."""
+        if not self.info:
+            (self.path / ".lock").unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self.path.rmdir()
+        self._lock.close()
+
+    def _join(self, kind: str, schema: pa.Schema) -> pa.Table:
+        numbers = sorted(self.done())
+        tables = [pq.read_table(self._parts / f"{number:06d}.{kind}.parquet") for number in numbers]
+        return pa.concat_tables(tables) if tables else schema.empty_table()
+
+    def _read_info(self, identity: str) -> dict[str, Any]:
+        file = self.path / "run.json"
+        if not file.is_file():
+            return {}
+        try:
+            info = json.loads(file.read_text(encoding="utf-8"))
+        except json.JSONDecodeError:
+            raise UsageError(f"{file} is damaged; set run.fresh=true to measure again") from None
+        if info.get("schema") != SCHEMA:
+            raise UsageError(
+                f"{file} has schema {info.get('schema')}, expected {SCHEMA}; set run.fresh=true to measure again"
+            )
+        if info.get("identity") != identity:
+            raise UsageError(
+                f"{self.path} holds a run of another configuration; set run.dir to another folder, or run.fresh=true to replace it"
+            )
+        return info
+
+    def _write_info(self) -> None:
+        _replace(
+            self.path / "run.json",
+            lambda part: part.write_text(json.dumps(self.info, indent=2) + "\n", encoding="utf-8"),
+        )
+
+    def _clear(self) -> None:
+        for name in ("run.json", "turns.parquet", "rounds.parquet"):
+            (self.path / name).unlink(missing_ok=True)
+        shutil.rmtree(self.path / "parts", ignore_errors=True)
+
+
+def _write(table: pa.Table, file: Path) -> None:
+    _replace(file, lambda part: pq.write_table(table, part, compression="zstd"))
+
+
+def _replace(file: Path, write: Any) -> None:
+    """Write through a file beside it, so that `file` is never seen half-written, whatever happens."""
+    part = file.with_name(f".{file.name}.part")
+    write(part)
+    with part.open("rb") as written:
+        os.fsync(written.fileno())
+    os.replace(part, file)

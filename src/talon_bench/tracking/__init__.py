@@ -1,0 +1,20 @@
+"""Where a run's progress is shown beside its folder: nowhere, or Weights & Biases."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from talon_bench.tracking.null import NullTracker
+
+if TYPE_CHECKING:
+    from talon_bench.records import RunFolder
+    from talon_bench.schema import TrackingConfig
+
+
+def make_tracker(config: TrackingConfig, folder: RunFolder) -> NullTracker:
+    """The tracker that the config asks for; wandb is imported only here and only on request."""
+    if config.kind == "none" or config.mode == "disabled":
+        return NullTracker()
+    from talon_bench.tracking.wandb import WandbTracker
+
+    return WandbTracker(config, folder)
