@@ -10,30 +10,26 @@ the Markdown.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from talon_bench.errors import UsageError
+from analysis.command import guarded
 from talon_bench.report.figures import all_plots
 from talon_bench.report.load import load_runs
 from talon_bench.report.tables import write_tables
 
 
+@guarded
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line; 0 on success, 2 with one line on stderr for an error of the user."""
     parser = argparse.ArgumentParser(prog="python -m analysis.table2", description=__doc__.splitlines()[0])
     parser.add_argument("runs", type=Path, help="folder of one or more runs, searched for run.json")
     parser.add_argument("--out", type=Path, default=Path("results/local/table2"), help="folder to write into")
     arguments = parser.parse_args(argv)
-    try:
-        runs = load_runs(arguments.runs)
-        tables = write_tables(runs, arguments.out)
-        for plot in all_plots(runs, arguments.runs):
-            plot.save(arguments.out)
-    except UsageError as error:
-        print(error, file=sys.stderr)
-        return 2
+    runs = load_runs(arguments.runs)
+    tables = write_tables(runs, arguments.out)
+    for plot in all_plots(runs, arguments.runs):
+        plot.save(arguments.out)
     print(next(path for path in tables if path.name == "table2.md").read_text(encoding="utf-8"), end="")
     return 0
 

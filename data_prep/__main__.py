@@ -49,9 +49,7 @@ def check(folder: str) -> int:
             continue
         report[name] = row = _summary(name, found)
         if not row["sha256_ok"]:
-            notes.append(
-                f"warning: {name}: {found.origin} differs from the published file (sha256 {found.sha256})"
-            )
+            notes.append(f"warning: {name}: {found.origin} differs from the published file (sha256 {found.sha256})")
         same = "yes" if row["sha256_ok"] else "no"
         table.add_row(name, found.origin, str(row["rows"]), str(row["turns"]), same)
     Console().print(table)

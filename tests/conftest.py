@@ -79,7 +79,7 @@ def toy_target(stock: Callable[..., torch.nn.Module]) -> Callable[[str], Target]
 
 @pytest.fixture(scope="session")
 def toy_head(toy_folders: ToyFolders) -> Callable[[Target, str], DraftHead]:
-    """`toy_head(target, "eagle3")`: a fresh head at work on a wrapped toy target, whose features are tapped for it."""
+    """`toy_head(target, "eagle3")`: a fresh head at work on a toy target, whose features are tapped for it."""
     from talon_bench.drafters.checkpoint import load_head
     from talon_bench.drafters.eagle1 import Eagle1Head
     from talon_bench.drafters.eagle3 import Eagle3Head

@@ -1,4 +1,4 @@
-"""What an untouched transformers model says of a sequence or a tree, and how the target is held against it."""
+"""What an untouched transformers model says of a sequence or a tree, and the target held against it."""
 
 from __future__ import annotations
 

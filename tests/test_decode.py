@@ -357,9 +357,7 @@ def test_a_round_charges_all_its_time_and_none_of_the_callers(name, toy_target, 
     drafter = make(name, target, toy_head)
     answer, clock = Answer(frozenset(), 12), PhaseClock()
     begun = None
-    for round_ in decode(
-        target, drafter, PROMPT, answer, sampler=Sampler(), generator=torch.Generator(), clock=clock
-    ):
+    for round_ in decode(target, drafter, PROMPT, answer, sampler=Sampler(), generator=torch.Generator(), clock=clock):
         spent = clock.take()
         if begun is None:
             assert spent.pop("prefill") == 1000.0

@@ -207,10 +207,11 @@ def test_the_cache_folder_follows_the_environment(monkeypatch):
     assert cache_dir() == Path.home() / ".cache" / "talon_bench"
 
 
-def test_the_converted_model_answers_sensibly():
+def test_the_converted_model_answers_sensibly_on_its_default_engine():
+    """The prompt is one whose greedy answer has a logit margin above 1 at every token: rounding cannot turn it."""
     folder = cache_dir() / FOLDER
     if not (folder / "model.safetensors").is_file():
-        pytest.skip("the embedded target is not in the cache; a run with target=smollm2-135m makes it")
+        pytest.skip("the embedded target is not in the cache; a run with target=smollm2 makes it")
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -218,7 +219,7 @@ def test_the_converted_model_answers_sensibly():
     target = Target.wrap(model, "smollm2-135m", fuse_layers=True, pack=True)
     assert target.fused
     text = tokenizer.apply_chat_template(
-        [{"role": "user", "content": "What is the capital of France?"}],
+        [{"role": "user", "content": "Name the capital of France."}],
         add_generation_prompt=True,
         tokenize=False,
     )
@@ -233,5 +234,5 @@ def test_the_converted_model_answers_sensibly():
         clock=PhaseClock(),
     ):
         pass
-    assert "Paris" in tokenizer.decode(answer.ids)
+    assert tokenizer.decode(answer.ids, skip_special_tokens=True) == "The capital of France is Paris."
     assert answer.stop == "eos"

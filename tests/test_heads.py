@@ -78,9 +78,7 @@ def random_head(spec: HeadSpec) -> LoadedHead:
         if spec.attention_bias:
             shapes[f"layer.self_attn.{name}_proj.bias"] = (rows,)
     shapes["layer.self_attn.o_proj.weight"] = (h, q_rows)
-    shapes |= dict.fromkeys(
-        ("layer.mlp.gate_proj.weight", "layer.mlp.up_proj.weight"), (spec.intermediate_size, h)
-    )
+    shapes |= dict.fromkeys(("layer.mlp.gate_proj.weight", "layer.mlp.up_proj.weight"), (spec.intermediate_size, h))
     shapes["layer.mlp.down_proj.weight"] = (h, spec.intermediate_size)
     shapes["layer.post_attention_layernorm.weight"] = (h,)
     if spec.fc_bias:
@@ -248,8 +246,7 @@ def test_every_drafted_node_equals_its_own_path_drafted_alone(name, target):
     for tokens, parents in (([9, 30, 77], [-1, -1, -1]), ([4, 5, 6, 9], [0, 0, 2, 1]), ([60], [5])):
         found = drafter.expand(torch.tensor(tokens), torch.tensor(parents))
         paths += [
-            [*(paths[parent] if parent >= 0 else []), token]
-            for token, parent in zip(tokens, parents, strict=True)
+            [*(paths[parent] if parent >= 0 else []), token] for token, parent in zip(tokens, parents, strict=True)
         ]
         for row, path in zip(found, paths[-len(tokens) :], strict=True):
             torch.testing.assert_close(row.double(), written.follow(context, features[:6], path), **CLOSE)
@@ -257,13 +254,9 @@ def test_every_drafted_node_equals_its_own_path_drafted_alone(name, target):
     drafter.observe([root, 30, 9], features[6:])
     drafter.root = 81
     again = drafter.root_log_probs()
-    torch.testing.assert_close(
-        again.double(), written.follow([*context, 30, 9, 81], features, []), **CLOSE
-    )
+    torch.testing.assert_close(again.double(), written.follow([*context, 30, 9, 81], features, []), **CLOSE)
     found = drafter.expand(torch.tensor([12]), torch.tensor([-1]))
-    torch.testing.assert_close(
-        found[0].double(), written.follow([*context, 30, 9, 81], features, [12]), **CLOSE
-    )
+    torch.testing.assert_close(found[0].double(), written.follow([*context, 30, 9, 81], features, [12]), **CLOSE)
     assert drafter.passes == 6
 
 

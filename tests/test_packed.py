@@ -1,4 +1,4 @@
-"""Packed linear layers: the same product, or the plain one wherever the private operators are not to be trusted."""
+"""Packed linear layers: the same product, or the plain one where the private operators are not to be had."""
 
 from __future__ import annotations
 

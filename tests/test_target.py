@@ -13,6 +13,7 @@ from talon_bench.errors import UsageError
 from talon_bench.target import Target
 from toys import ARCHITECTURES, LAYERS, VOCAB_SIZE, fill
 
+
 @pytest.fixture(scope="module")
 def llama(stock, toy_target):
     return toy_target("llama"), stock("llama")
@@ -207,7 +208,7 @@ def test_a_model_that_cannot_be_driven_is_refused_in_one_line(kind, settings, re
 def test_decoders_of_the_same_build_are_driven_too(kind):
     model = other_model(kind, torch.float32)
     fill(model, seed=0)
-    expected, _ = from_scratch(model, PROMPT[:1] + [9, 8, 7])
+    expected, _ = from_scratch(model, [*PROMPT[:1], 9, 8, 7])
     target = Target.wrap(model, kind)
     target.allocate(4)
     torch.testing.assert_close(target.prefill([*PROMPT[:1], 9, 8, 7]), expected[-1], **CLOSE)

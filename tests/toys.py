@@ -1,7 +1,7 @@
 """Toy targets and draft heads on disk: real formats, real tokenizer, random weights, a few hundred kilobytes.
 
-The targets' residual stream is dominated by the token embedding, and the heads copy that shortcut, so a toy head is right
-often enough for paths of several tokens and wrong often enough for rejections.
+The targets' residual stream is dominated by the token embedding, and the heads copy that shortcut, so a toy
+head is right often enough for paths of several tokens and wrong often enough for rejections.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ BOS, EOS = 1, (2, 4)
 LAYERS = 8
 DRAFT_VOCAB = 80
 CHAT_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% for message in messages %}"
+    "<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
+    "{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 _SIZES: dict[str, dict[str, Any]] = {
@@ -48,7 +50,7 @@ _SIZES: dict[str, dict[str, Any]] = {
 
 
 def write_toy_target(folder: Path, architecture: str = "llama", seed: int = 0, **overrides: object) -> Path:
-    """A target checkpoint in `folder`: config, float32 safetensors, generation config, tokenizer with a chat template.
+    """A target checkpoint in `folder`: config, float32 safetensors, tokenizer with a chat template.
 
     `overrides` replace keys of config.json. The tokenizer knows printable ASCII, one token a character.
     """
@@ -64,7 +66,8 @@ def write_toy_target(folder: Path, architecture: str = "llama", seed: int = 0, *
         **_SIZES[architecture],
         **overrides,
     }
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(architecture, **settings), dtype=torch.float32)
+    config = AutoConfig.for_model(architecture, **settings)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     fill(model, seed)
     model.generation_config = GenerationConfig(bos_token_id=BOS, eos_token_id=list(EOS), pad_token_id=EOS[0])
     model.save_pretrained(folder)
@@ -74,7 +77,7 @@ def write_toy_target(folder: Path, architecture: str = "llama", seed: int = 0, *
 
 @torch.no_grad()
 def fill(model: torch.nn.Module, seed: int) -> None:
-    """Random weights under which tokens and context both matter: greedy text neither repeats one token nor ignores the prompt."""
+    """Random weights under which tokens and context both matter, so that greedy text varies with the prompt."""
     generator = torch.Generator().manual_seed(seed)
     gains = {"lm_head": 2.5, "q_proj": 1.5, "k_proj": 1.5}
     for name, parameter in model.named_parameters():
@@ -112,7 +115,7 @@ def toy_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def write_toy_head(folder: Path, kind: str, target: Path, seed: int = 0) -> Path:
-    """A draft head of `kind` "eagle" (EAGLE-1/2) or "eagle3" in official format for the toy target in folder `target`."""
+    """A head of `kind` "eagle" (EAGLE-1/2) or "eagle3", in official format, for the target in folder `target`."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     config = json.loads((Path(target) / "config.json").read_text())

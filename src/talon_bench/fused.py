@@ -118,8 +118,7 @@ class Attention(nn.Module):
         hidden_states: Tensor,
         position_embeddings: tuple[Tensor, Tensor],
         attention_mask: Tensor | None = None,
-        cache: object | None = None,
-        **_: object,
+        **keywords: object,
     ) -> tuple[Tensor, None]:
         n = hidden_states.shape[1]
         heads, rotated = self._heads, self._heads + self._kv_heads
@@ -129,6 +128,7 @@ class Attention(nn.Module):
             qk = torch.cat([self._q_norm(qk[:, :, :heads]), self._k_norm(qk[:, :, heads:])], dim=2)
         qk = rotate(qk, *position_embeddings)
         keys, values = qk[:, :, heads:].transpose(1, 2), qkv[:, :, rotated:].transpose(1, 2)
+        cache = keywords.get("cache", keywords.get("past_key_values"))
         if cache is not None:
             keys, values = cache.update(keys, values, self._layer)
         out = attend(qk[:, :, :heads].transpose(1, 2), keys, values, attention_mask, self._scale)
@@ -150,9 +150,7 @@ def _probe(decoder: nn.Module) -> Tensor:
     """Final hidden states, float32 [1, 4, hidden], of the first four tokens of the vocabulary."""
     mask = torch.full((4, 4), float("-inf"), dtype=decoder.dtype).triu(1)[None, None]
     ids = torch.arange(4)[None]
-    return decoder(
-        input_ids=ids, position_ids=ids, attention_mask=mask, use_cache=False
-    ).last_hidden_state.float()
+    return decoder(input_ids=ids, position_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state.float()
 
 
 def _is_rms_norm(module: nn.Module) -> bool:
@@ -185,7 +183,5 @@ def _is_known(layer: nn.Module) -> bool:
 def _stock_modules(decoder: nn.Module) -> list[tuple[nn.Module, str, nn.Module]]:
     swapped = [(decoder, name) for name in ("rotary_emb", "norm")]
     for layer in decoder.layers:
-        swapped += [
-            (layer, name) for name in ("self_attn", "mlp", "input_layernorm", "post_attention_layernorm")
-        ]
+        swapped += [(layer, name) for name in ("self_attn", "mlp", "input_layernorm", "post_attention_layernorm")]
     return [(owner, name, getattr(owner, name)) for owner, name in swapped]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from rich.console import Console
 
 from talon_bench import provenance
 from talon_bench.bench import Bench
-from talon_bench.errors import UsageError
 from talon_bench.lineup import resolve
 from talon_bench.loading import LoadedTarget, load_draft_head, load_target
 from talon_bench.methods import MethodConfig, head_kind
@@ -133,7 +131,9 @@ def _target(config: Config) -> LoadedTarget:
 def _report(path: Path, config: Config) -> Outcome:
     data = load_run(path)
     summaries = list(data.summaries.values())
-    title = f"{data.target} x {data.dataset}: {data.info['dataset']['selected']} prompts ({data.info['dataset']['source']})"
+    title = (
+        f"{data.target} x {data.dataset}: {data.info['dataset']['selected']} prompts ({data.info['dataset']['source']})"
+    )
     Console(width=None if sys.stdout.isatty() else 100).print(summary_table(summaries, data.labels, title))
     result = final_json(
         summaries,
@@ -153,8 +153,8 @@ def _fault(data: Any) -> str | None:
     if len(wrong):
         row = wrong.iloc[0]
         return (
-            f"{len(wrong)} answers differ from AR beyond {dtype} rounding (margin bound {bound}); the first: method {row['method']},"
-            f" prompt {row['prompt_id']}, turn {row['turn']}, position {row['diverged_at']}, token {row['method_token']}"
+            f"{len(wrong)} answers differ from AR beyond {dtype} rounding (margin bound {bound});"
+            f" the first: method {row['method']}, prompt {row['prompt_id']}, turn {row['turn']}, position {row['diverged_at']}, token {row['method_token']}"
             f" for AR's {row['ar_token']}, margin {row['margin']:.3g}"
         )
     failed = data.turns[data.turns["status"] == "failed"]
@@ -186,10 +186,7 @@ def _identity(config: Config, methods: list[MethodConfig], prompts: PromptSet) -
 def _run_path(config: Config, identity: str) -> Path:
     if config.run.dir:
         return Path(config.run.dir)
-    return (
-        Path(config.run.root)
-        / f"{config.target.name}-{config.dataset.name}-{config.lineup.name}-{identity[:8]}"
-    )
+    return Path(config.run.root) / f"{config.target.name}-{config.dataset.name}-{config.lineup.name}-{identity[:8]}"
 
 
 def _cap(config: Config) -> int:

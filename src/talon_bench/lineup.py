@@ -39,8 +39,6 @@ def resolve(config: Config) -> tuple[list[MethodConfig], list[str]]:
 def _check(methods: list[MethodConfig]) -> None:
     names = [method.name for method in methods]
     if BASELINE not in names or not isinstance(methods[0], AutoregressiveConfig):
-        raise UsageError(
-            f"the line-up has no method {BASELINE} with policy ar; add /method@methods.ar: ar to it"
-        )
+        raise UsageError(f"the line-up has no method {BASELINE} with policy ar; add /method@methods.ar: ar to it")
     if repeated := {name for name in names if names.count(name) > 1}:
         raise UsageError(f"two methods are named {sorted(repeated)[0]}; give one of them another name")

@@ -64,9 +64,7 @@ def load_target(config: TargetConfig, launch: LaunchConfig) -> LoadedTarget:
         tokenizer = AutoTokenizer.from_pretrained(folder)
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
     except (OSError, ValueError, KeyError) as error:
-        raise UsageError(
-            f"target {config.name}: {folder.name} cannot be loaded ({_one_line(error)})"
-        ) from error
+        raise UsageError(f"target {config.name}: {folder.name} cannot be loaded ({_one_line(error)})") from error
     fuse = config.fuse if config.fuse is not None else device.type == "cpu" and model.dtype is torch.bfloat16
     if fuse and device.type != "cpu":
         raise UsageError("target.fuse is the CPU engine; leave it null on a GPU")
@@ -84,12 +82,16 @@ def load_target(config: TargetConfig, launch: LaunchConfig) -> LoadedTarget:
     return LoadedTarget(target, tokenizer, _eos_ids(model, tokenizer), facts)
 
 
+def checkpoint_folder(config: TargetConfig | HeadConfig) -> Path:
+    """The local folder of a checkpoint, fetched or converted first where needed."""
+    return _folder(config)[0]
+
+
 def load_draft_head(config: HeadConfig, target: Target) -> tuple[DraftHead, LoadedHead]:
     """Load, check and build the head for `target`, which then records the features that the head reads."""
     layers = tuple(config.feature_layers) if config.feature_layers else None
-    folder, _ = _folder(config)
     loaded = load_head(
-        folder, target.shape, name=config.name, rope_theta=config.rope_theta, feature_layers=layers
+        checkpoint_folder(config), target.shape, name=config.name, rope_theta=config.rope_theta, feature_layers=layers
     )
     head = (Eagle3Head if loaded.spec.kind == "eagle3" else Eagle1Head)(loaded, target)
     target.tap(loaded.spec.feature_layers)
@@ -105,9 +107,7 @@ def _folder(config: TargetConfig | HeadConfig) -> tuple[Path, str | None]:
     if config.path:
         folder = Path(config.path).expanduser()
         if not folder.is_dir():
-            raise UsageError(
-                f"{config.name}: there is no folder {config.path}; give a local checkpoint folder"
-            )
+            raise UsageError(f"{config.name}: there is no folder {config.path}; give a local checkpoint folder")
         return folder, None
     from huggingface_hub import snapshot_download
 

@@ -115,9 +115,7 @@ class StaticConfig(HeadMethodConfig):
 
     def __post_init__(self) -> None:
         if not self.tree:
-            raise UsageError(
-                f"method {self.name}: the tree is empty; list at least one path of ranks, such as [0]"
-            )
+            raise UsageError(f"method {self.name}: the tree is empty; list at least one path of ranks, such as [0]")
         self.tree_policy()
 
     def tree_policy(self) -> Any:
@@ -177,7 +175,8 @@ def sweep_variants(method: MethodConfig, name: str, values: list[Any]) -> list[M
     known = {f.name: f.type for f in fields(method) if f.name not in ("policy", "name", "label")}
     if name not in known:
         raise UsageError(
-            f"sweep.field is {name}, which method {method.name} has not; expected one of {', '.join(known) or 'none: it has no settings'}"
+            f"sweep.field is {name}, which method {method.name} has not;"
+            f" expected one of {', '.join(known) or 'none: it has no settings'}"
         )
     return [
         replace(
@@ -195,6 +194,4 @@ def sweep_variants(method: MethodConfig, name: str, values: list[Any]) -> list[M
 def _at_least(method: MethodConfig, **least: int) -> None:
     for name, minimum in least.items():
         if getattr(method, name) < minimum:
-            raise UsageError(
-                f"method {method.name}: {name} is {getattr(method, name)}; expected {minimum} or more"
-            )
+            raise UsageError(f"method {method.name}: {name} is {getattr(method, name)}; expected {minimum} or more")

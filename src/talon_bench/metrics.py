@@ -179,11 +179,7 @@ def equality(turns: pd.DataFrame) -> pd.DataFrame:
     """
     known = turns[turns["equals_ar"].notna()]
     same = known["equals_ar"].astype(bool)
-    prompts = (
-        same.groupby([known["method"], known["prompt_id"]], observed=True)
-        .all()
-        .groupby(level=0, observed=True)
-    )
+    prompts = same.groupby([known["method"], known["prompt_id"]], observed=True).all().groupby(level=0, observed=True)
     margins = known.loc[~same, "margin"].astype(float).groupby(known["method"], observed=True).max()
     return pd.DataFrame({"equal": prompts.sum(), "compared": prompts.size(), "worst_margin": margins})
 
@@ -201,9 +197,7 @@ def accepted_by_depth(rounds: pd.DataFrame) -> pd.DataFrame:
     accepted = rounds["accepted"].to_numpy(np.int64)
     depth = max(_longest(layers), int(accepted.max(initial=0)))
     if depth == 0:
-        return pd.DataFrame(
-            columns=["method", "depth", "rounds", "trees", "nodes", "reached", "joint", "conditional"]
-        )
+        return pd.DataFrame(columns=["method", "depth", "rounds", "trees", "nodes", "reached", "joint", "conditional"])
     shape = (len(methods), depth)
     trees, nodes = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
     for rows, position, widths in _blocks(layers):
@@ -258,9 +252,7 @@ def summarise(
     """
     present = [str(name) for name in turns["method"].unique()]
     if baseline not in present:
-        raise UsageError(
-            f"no rows of baseline {baseline!r} in turns (found {present}): put it into the line-up"
-        )
+        raise UsageError(f"no rows of baseline {baseline!r} in turns (found {present}): put it into the line-up")
     order = list(methods or dict.fromkeys([baseline, *present]))
     ok, ok_rounds = measured(turns, rounds)
     values = _values_by_method(ok, ok_rounds, baseline).reindex(order)

@@ -160,7 +160,8 @@ class RunFolder:
             )
         if info.get("identity") != identity:
             raise UsageError(
-                f"{self.path} holds a run of another configuration; set run.dir to another folder, or run.fresh=true to replace it"
+                f"{self.path} holds a run of another configuration;"
+                " set run.dir to another folder, or run.fresh=true to replace it"
             )
         return info
 

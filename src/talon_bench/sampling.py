@@ -29,9 +29,7 @@ class Sampler:
         if self.top_k < 0:
             raise UsageError(f"top_k is {self.top_k}; give 0 (off) or more")
         if self.greedy and (self.top_p < 1 or self.top_k > 0):
-            raise UsageError(
-                "top_p and top_k do nothing at temperature 0; set a temperature or leave them off"
-            )
+            raise UsageError("top_p and top_k do nothing at temperature 0; set a temperature or leave them off")
 
     @property
     def greedy(self) -> bool:

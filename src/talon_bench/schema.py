@@ -46,7 +46,8 @@ class TargetConfig:
         given = [name for name in ("path", "hub", "embedded") if getattr(self, name)]
         if len(given) != 1:
             raise UsageError(
-                f"target {self.name}: {' and '.join(given) or 'no source'} given; set one of target.path, target.hub, target.embedded"
+                f"target {self.name}: {' and '.join(given) or 'no source'} given;"
+                " set one of target.path, target.hub, target.embedded"
             )
         _one_of("target.dtype", self.dtype, ("auto", "bfloat16", "float16", "float32"))
 
@@ -70,9 +71,7 @@ class HeadConfig:
 
     def __post_init__(self) -> None:
         if len(self.sources) > 1:
-            raise UsageError(
-                f"head {self.name}: {' and '.join(self.sources)} given; set one of path, hub, shipped"
-            )
+            raise UsageError(f"head {self.name}: {' and '.join(self.sources)} given; set one of path, hub, shipped")
 
     @property
     def sources(self) -> list[str]:
@@ -122,7 +121,7 @@ class RunConfig:
     dir: Optional[str] = None
     """The run folder itself, instead of a name under `root`."""
     fresh: bool = False
-    """Measure again: an existing folder of the same run is replaced. False: an unfinished run resumes, a finished one is reported."""
+    """Measure again and replace what is there. False: an unfinished run resumes, a finished one is reported."""
     warmup_tokens: int = 24
     """Tokens that every method decodes before the first measurement."""
 

@@ -18,9 +18,7 @@ RESAMPLES = 10_000
 CONFIDENCE = 0.95
 SEED = 0
 
-_CHUNK_CELLS = (
-    4_000_000  # resamples x prompts held at a time: 32 MB of weights, whatever the number of prompts
-)
+_CHUNK_CELLS = 4_000_000  # resamples x prompts held at a time: 32 MB of weights, whatever the number of prompts
 
 
 @dataclass(frozen=True)

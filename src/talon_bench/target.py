@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass, field
 
 import torch
@@ -29,9 +30,7 @@ def _attention(
 ) -> tuple[Tensor, None]:
     for name in ("softcap", "s_aux"):
         if others.get(name) is not None:
-            raise UsageError(
-                f"attention with {name} found, which talon_bench does not compute; use another target"
-            )
+            raise UsageError(f"attention with {name} found, which talon_bench does not compute; use another target")
     out = attend(query, key, value, attention_mask, scaling)  # [1, n, heads * d]
     return out.view(1, query.shape[2], query.shape[1], query.shape[3]), None
 
@@ -83,6 +82,9 @@ class Target:
         config = self.model.config
         self._decoder = self.model.get_decoder()
         self._project = self.model.get_output_embeddings()
+        # transformers renamed the argument between 5.20, the newest for Python 3.10, and 5.24.
+        renamed = "cache" in inspect.signature(self._decoder.forward).parameters
+        self._cache_keyword = "cache" if renamed else "past_key_values"
         self.device = self._project.weight.device
         self.dtype = self.model.dtype
         self.shape = TargetShape(
@@ -102,9 +104,7 @@ class Target:
         config = self.model.config
         limits = [config.max_position_embeddings]
         layer_types = getattr(config, "layer_types", None)
-        if getattr(config, "sliding_window", None) and (
-            layer_types is None or "sliding_attention" in layer_types
-        ):
+        if getattr(config, "sliding_window", None) and (layer_types is None or "sliding_attention" in layer_types):
             limits.append(config.sliding_window)
         return min(limits)
 
@@ -189,15 +189,15 @@ class Target:
             input_ids=tokens[None],
             position_ids=positions[None],
             attention_mask=mask[None, None],
-            cache=self.cache,
             use_cache=True,
+            **{self._cache_keyword: self.cache},
         )
         return out.last_hidden_state[0]
 
     def _keep_final(self, _module: nn.Module, _args: tuple, output: Tensor) -> None:
         self._states[-1] = output
 
-    def _keeper(self, layer: int):  # noqa: ANN202
+    def _keeper(self, layer: int):
         def keep(_module: nn.Module, args: tuple, kwargs: dict) -> None:
             self._states[layer] = args[0] if args else kwargs["hidden_states"]
 

@@ -108,9 +108,7 @@ def _sizes(config: HeadConfig, tensors: dict[str, Tensor], target: TargetShape) 
     q_rows = tensors["layer.self_attn.q_proj.weight"].shape[0]
     origins = {"kind": "tensors: input widths of fc and q_proj"}
     hidden, origins["hidden_size"] = config.integer("hidden_size", fc_rows, "tensors: rows of fc.weight")
-    made_for, origins["target_hidden_size"] = config.integer(
-        "target_hidden_size", hidden, "equal to hidden_size"
-    )
+    made_for, origins["target_hidden_size"] = config.integer("target_hidden_size", hidden, "equal to hidden_size")
     vocab, origins["vocab_size"] = config.integer("vocab_size", target.vocab_size, f"target {target.name}")
     _refuse_other_target(fc_rows if kind == "eagle" else made_for, vocab, target)
     gate_rows = _rows(tensors, "layer.mlp.gate_proj.weight")
@@ -119,14 +117,10 @@ def _sizes(config: HeadConfig, tensors: dict[str, Tensor], target: TargetShape) 
     )
     # speculators writes only what differs from the class default, which is 32 heads for Llama and Qwen3
     omitted = 32 if config.layout == "speculators" else None
-    heads, origins["num_heads"] = config.integer(
-        "num_attention_heads", omitted, "class default that speculators omits"
-    )
+    heads, origins["num_heads"] = config.integer("num_attention_heads", omitted, "class default that speculators omits")
     if heads is None:
         raise UsageError("config.json has no num_attention_heads, which tensors cannot tell; add it")
-    kv_heads, origins["num_kv_heads"] = config.integer(
-        "num_key_value_heads", heads, "equal to num_attention_heads"
-    )
+    kv_heads, origins["num_kv_heads"] = config.integer("num_key_value_heads", heads, "equal to num_attention_heads")
     if q_rows % (2 * heads) or heads % kv_heads:
         raise UsageError(
             f"q_proj has {q_rows} rows for {heads} heads and {kv_heads} key/value heads, expected an even "
@@ -194,11 +188,7 @@ def _head_dim(config: HeadConfig, hidden: int, heads: int, from_tensors: int) ->
     if told == from_tensors:
         return from_tensors, origin
     note = f" ({origin} = {told} ignored)" if told is not None else ""
-    rule = (
-        "hidden_size / num_attention_heads"
-        if from_tensors * heads == hidden
-        else "tensors: rows of q_proj / heads"
-    )
+    rule = "hidden_size / num_attention_heads" if from_tensors * heads == hidden else "tensors: rows of q_proj / heads"
     return from_tensors, rule + note
 
 
@@ -269,9 +259,7 @@ def _check_values(tensors: dict[str, Tensor]) -> None:
         if tensor.dtype not in allowed:
             names = ", ".join(str(dtype).removeprefix("torch.") for dtype in allowed)
             found = str(tensor.dtype).removeprefix("torch.")
-            raise UsageError(
-                f"{key} is {found}, expected one of {names} (no quantised heads); use another head"
-            )
+            raise UsageError(f"{key} is {found}, expected one of {names} (no quantised heads); use another head")
         if key not in _MAPS and not all(torch.isfinite(bound) for bound in torch.aminmax(tensor)):
             raise UsageError(f"{key} holds NaN or infinite values; download it again or use another head")
 
@@ -288,20 +276,14 @@ def _check_vocabulary_maps(tensors: dict[str, Tensor], draft_vocab: int, target:
                 f"stay in 0..{target.vocab_size - 1} of target {target.name}; export the head again"
             )
         if len(torch.unique(ids)) != draft_vocab:
-            raise UsageError(
-                "d2t maps two draft tokens to one target id, expected distinct ids; export the head again"
-            )
+            raise UsageError("d2t maps two draft tokens to one target id, expected distinct ids; export the head again")
     if t2d is None:
         return
     marked = torch.nonzero(t2d).flatten()
     if len(marked) != draft_vocab:
-        raise UsageError(
-            f"t2d marks {len(marked)} target ids, expected {draft_vocab} (draft vocabulary); export again"
-        )
+        raise UsageError(f"t2d marks {len(marked)} target ids, expected {draft_vocab} (draft vocabulary); export again")
     if not torch.equal(marked, ids):
-        raise UsageError(
-            "t2d marks other target ids than d2t maps to (d2t must hold offsets); export the head again"
-        )
+        raise UsageError("t2d marks other target ids than d2t maps to (d2t must hold offsets); export the head again")
 
 
 def _spec(
@@ -379,7 +361,5 @@ def _switches(
             if key in tensors:
                 origins[key] = "in the file, dropped: the target's is used"
     elif config.layout == "speculators" and config.find("norm_before_residual")[0] is None:
-        warnings.append(
-            "config.json has no norm_before_residual: taken as false, though some readers take true"
-        )
+        warnings.append("config.json has no norm_before_residual: taken as false, though some readers take true")
     return switches, warnings

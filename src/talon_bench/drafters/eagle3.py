@@ -1,4 +1,4 @@
-"""The head of EAGLE-3: features of three target layers, own norm and lm_head over a draft vocabulary (EAGLE-3 paper, section 3)."""
+"""The head of EAGLE-3: features of three target layers, own norm and lm_head (EAGLE-3 paper, section 3)."""
 
 from __future__ import annotations
 

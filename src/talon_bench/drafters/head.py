@@ -72,9 +72,7 @@ class DraftHead(ABC):
         """
         layer_input, residual = self._layer_input(F.embedding(tokens, self._embedding), states)
         hidden = residual + self._attention(layer_input, positions, rows, mask)
-        normed = _rms_norm(
-            hidden, self._tensors["layer.post_attention_layernorm.weight"], self.spec.rms_norm_eps
-        )
+        normed = _rms_norm(hidden, self._tensors["layer.post_attention_layernorm.weight"], self.spec.rms_norm_eps)
         gate, up = self._gate_up(normed).chunk(2, dim=-1)
         return hidden + self._down(F.silu(gate) * up)
 

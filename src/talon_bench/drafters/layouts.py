@@ -52,9 +52,7 @@ class HeadConfig:
         if value is None:
             return default, rule
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise UsageError(
-                f"config.json: {where} is {value!r}, expected a positive integer; correct the file"
-            )
+            raise UsageError(f"config.json: {where} is {value!r}, expected a positive integer; correct the file")
         return value, f"config.json: {where}"
 
     def number(self, key: str, default: float, rule: str) -> tuple[float, str]:
@@ -63,9 +61,7 @@ class HeadConfig:
         if value is None:
             return default, rule
         if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-            raise UsageError(
-                f"config.json: {where} is {value!r}, expected a positive number; correct the file"
-            )
+            raise UsageError(f"config.json: {where} is {value!r}, expected a positive number; correct the file")
         return float(value), f"config.json: {where}"
 
     def flag(self, key: str) -> tuple[bool, str]:
@@ -117,9 +113,7 @@ def _refuse_unsupported(config: HeadConfig) -> None:
     """Switches that change the forward pass without changing the tensors."""
     layers, _ = config.integer("num_hidden_layers", 1, "")
     if layers != 1:
-        raise UsageError(
-            f"unsupported: {layers} layers (config.json: num_hidden_layers), expected 1; use another head"
-        )
+        raise UsageError(f"unsupported: {layers} layers (config.json: num_hidden_layers), expected 1; use another head")
     act, where = config.find("hidden_act")
     if act not in (None, "silu"):
         raise UsageError(f"config.json: {where} is {act!r}, expected 'silu'; use another head")
@@ -151,14 +145,10 @@ def canonical_tensors(raw: dict[str, Tensor]) -> dict[str, Tensor]:
             layers.add(int(match[1]))
         name = re.sub(r"^(midlayer|layers\.0)\.", "layer.", name)
         if name in tensors:
-            raise UsageError(
-                f"two tensors of the file are both {name} (the second is {full_name}); re-export the head"
-            )
+            raise UsageError(f"two tensors of the file are both {name} (the second is {full_name}); re-export the head")
         tensors[name] = tensor.detach()
     if layers - {0}:
-        raise UsageError(
-            f"unsupported: {max(layers) + 1} layers (tensors layers.{max(layers)}.*), expected 1"
-        )
+        raise UsageError(f"unsupported: {max(layers) + 1} layers (tensors layers.{max(layers)}.*), expected 1")
     return tensors
 
 
@@ -177,9 +167,7 @@ def resolve_feature_layers(
         layers, origin = _configured_layers(config, target, warnings)
     if layers is None:
         layers, origin = target.default_feature_layers, "default of the official code (2, n//2, n-3)"
-        expected = (
-            config.layout == "speculators" or config.eagle_config is not None or config.has_null(LAYER_IDS)
-        )
+        expected = config.layout == "speculators" or config.eagle_config is not None or config.has_null(LAYER_IDS)
         if expected:
             origin += f", a guess: {LAYER_IDS} is absent or null"
             warnings.append(
@@ -207,9 +195,7 @@ def _configured_layers(
         ids = _layer_ids(entering, where)
         found.append((ids, f"config.json: {where} (entering layer k)"))
         if tuple(sorted(ids)) == usual_outputs:
-            warnings.append(
-                f"{where} {ids} looks like outputs of layers; if so set feature_layers to {usual}"
-            )
+            warnings.append(f"{where} {ids} looks like outputs of layers; if so set feature_layers to {usual}")
     outputs = (config.eagle_config or {}).get(LAYER_IDS)
     if outputs is not None:
         where = f"eagle_config.{LAYER_IDS}"
@@ -229,7 +215,5 @@ def _configured_layers(
 
 def _layer_ids(value: Any, where: str) -> tuple[int, ...]:
     if not isinstance(value, list) or any(isinstance(i, bool) or not isinstance(i, int) for i in value):
-        raise UsageError(
-            f"config.json: {where} is {value!r}, expected a list of integers; set feature_layers"
-        )
+        raise UsageError(f"config.json: {where} is {value!r}, expected a list of integers; set feature_layers")
     return tuple(value)

@@ -49,9 +49,7 @@ def resolve_rope(config: HeadConfig, override: float | None) -> RopeSettings:
             factor_origin = f"unscaled: {where} {kind!r} left out because rope_theta is overridden"
             warnings.append(f"rotary scaling {kind!r} of {where} is ignored because rope_theta is overridden")
         break
-    return RopeSettings(
-        theta, factor, {"rope_theta": theta_origin, "rope_factor": factor_origin}, tuple(warnings)
-    )
+    return RopeSettings(theta, factor, {"rope_theta": theta_origin, "rope_factor": factor_origin}, tuple(warnings))
 
 
 def _rope_tables(config: HeadConfig) -> list[tuple[str, dict[str, Any]]]:
@@ -62,13 +60,9 @@ def _rope_tables(config: HeadConfig) -> list[tuple[str, dict[str, Any]]]:
         if value is None:
             continue
         if not isinstance(value, dict):
-            raise UsageError(
-                f"config.json: {where} is {value!r}, expected an object or null; correct the file"
-            )
+            raise UsageError(f"config.json: {where} is {value!r}, expected an object or null; correct the file")
         if any(isinstance(entry, dict) for entry in value.values()):
-            raise UsageError(
-                f"config.json: {where} is split by layer type, expected one table; use another head"
-            )
+            raise UsageError(f"config.json: {where} is split by layer type, expected one table; use another head")
         partial = value.get("partial_rotary_factor", 1.0)
         if partial != 1.0:
             raise UsageError(
@@ -86,9 +80,7 @@ def _theta(
         return _positive(override, "the override of rope_theta", in_config=False), "override", []
     plain, plain_where = config.find("rope_theta")
     nested = [
-        (table["rope_theta"], f"{where}.rope_theta")
-        for where, table in tables
-        if table.get("rope_theta") is not None
+        (table["rope_theta"], f"{where}.rope_theta") for where, table in tables if table.get("rope_theta") is not None
     ]
     # transformers 5 keeps the real base in the nested table and may write a class default beside it
     candidates = [*nested, *([(plain, plain_where)] if plain is not None else [])]
@@ -97,12 +89,8 @@ def _theta(
     values = [_positive(value, where) for value, where in candidates]
     warnings = []
     if len(set(values)) > 1:
-        found = ", ".join(
-            f"{where} = {value:g}" for value, (_, where) in zip(values, candidates, strict=True)
-        )
-        warnings.append(
-            f"config.json gives several rotary bases ({found}); the first is used, override rope_theta"
-        )
+        found = ", ".join(f"{where} = {value:g}" for value, (_, where) in zip(values, candidates, strict=True))
+        warnings.append(f"config.json gives several rotary bases ({found}); the first is used, override rope_theta")
     return values[0], f"config.json: {candidates[0][1]}", warnings
 
 

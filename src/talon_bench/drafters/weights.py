@@ -63,9 +63,7 @@ def find_weights(folder: Path) -> WeightFiles:
     """The weight files in `folder`; a warning says which entry was read when there are several."""
     present = [entry for entry in ENTRIES if (folder / entry).is_file()]
     if not present:
-        raise UsageError(
-            f"no weights in {folder}, expected one of {', '.join(ENTRIES)}; download the head again"
-        )
+        raise UsageError(f"no weights in {folder}, expected one of {', '.join(ENTRIES)}; download the head again")
     entry, others = present[0], present[1:]
     warnings = (f"read {entry}, ignored {', '.join(others)} beside it",) if others else ()
     if not entry.endswith(".index.json"):
@@ -76,9 +74,7 @@ def find_weights(folder: Path) -> WeightFiles:
     shards = sorted(set(map(str, weight_map.values())))
     for shard in shards:
         if Path(shard).name != shard or not (folder / shard).is_file():
-            raise UsageError(
-                f"{entry} names {shard!r}, not a file of the head's folder; download the head again"
-            )
+            raise UsageError(f"{entry} names {shard!r}, not a file of the head's folder; download the head again")
     return WeightFiles(entry, tuple(folder / shard for shard in shards), frozenset(weight_map), warnings)
 
 
@@ -87,9 +83,7 @@ def read_json(file: Path) -> dict[str, Any]:
     try:
         value = json.loads(file.read_text(encoding="utf-8"))
     except OSError:
-        raise UsageError(
-            f"no readable {file.name} in {file.parent}; give the folder of a downloaded head"
-        ) from None
+        raise UsageError(f"no readable {file.name} in {file.parent}; give the folder of a downloaded head") from None
     except ValueError as error:
         raise UsageError(f"{file.name} is not JSON ({error}); download or export the head again") from None
     if not isinstance(value, dict):
@@ -114,9 +108,7 @@ def _read_bin(file: Path) -> dict[str, Tensor]:
     except Exception as error:  # broken pickle opcodes can raise anything
         raise _unreadable(file, error) from None
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
-        raise UsageError(
-            f"{file.name} is not a plain state dict of tensors; export the head's state dict alone"
-        )
+        raise UsageError(f"{file.name} is not a plain state dict of tensors; export the head's state dict alone")
     return state
 
 

@@ -36,9 +36,7 @@ class ChatRenderer:
         try:
             self.template = tokenizer.get_chat_template(chat_template)
         except ValueError:
-            raise UsageError(
-                "the target's tokenizer has no default chat template: set target.chat_template"
-            ) from None
+            raise UsageError("the target's tokenizer has no default chat template: set target.chat_template") from None
         if thinking is not None and THINKING_SWITCH not in self.template:
             raise UsageError(
                 f"target.thinking={str(thinking).lower()}: the chat template has no {THINKING_SWITCH} switch;"

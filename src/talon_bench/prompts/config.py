@@ -24,9 +24,7 @@ class HubConfig:
 
     def __post_init__(self) -> None:
         if not _HUB_ID.fullmatch(self.path):
-            raise UsageError(
-                f"dataset.hub.path={self.path}: expected a hub id; set data.root for local files"
-            )
+            raise UsageError(f"dataset.hub.path={self.path}: expected a hub id; set data.root for local files")
 
 
 @dataclass
@@ -56,16 +54,12 @@ class DatasetConfig:
         for name in ("limit", "max_new_tokens"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise UsageError(
-                    f"dataset.{name}={value}: expected 1 or more, or null for no limit of its own"
-                )
+                raise UsageError(f"dataset.{name}={value}: expected 1 or more, or null for no limit of its own")
         if self.offset < 0:
             raise UsageError(f"dataset.offset={self.offset}: expected 0 or more")
         for name in self.files:
             if Path(name).is_absolute() or ".." in Path(name).parts:
-                raise UsageError(
-                    f"dataset.files: found {Path(name).name} outside data.root; name it relative to it"
-                )
+                raise UsageError(f"dataset.files: found {Path(name).name} outside data.root; name it relative to it")
         if self.package is not None and not all(self.package.partition("/")):
             raise UsageError(f"dataset.package={self.package}: expected package/path/of/the/file/in/it")
         if self.ids is not None:
@@ -75,15 +69,11 @@ class DatasetConfig:
         others = {"limit": self.limit, "offset": self.offset or None, "shuffle_seed": self.shuffle_seed}
         given = [name for name, value in others.items() if value is not None]
         if given:
-            raise UsageError(
-                f"dataset.ids names the prompts and their order: unset dataset.{given[0]}, or dataset.ids"
-            )
+            raise UsageError(f"dataset.ids names the prompts and their order: unset dataset.{given[0]}, or dataset.ids")
         if not ids:
             raise UsageError("dataset.ids=[]: expected at least one id, or null for all prompts")
         if repeated := sorted({name for name in ids if ids.count(name) > 1}):
-            raise UsageError(
-                f"dataset.ids: found {', '.join(repeated)} more than once; name each prompt once"
-            )
+            raise UsageError(f"dataset.ids: found {', '.join(repeated)} more than once; name each prompt once")
 
 
 @dataclass

@@ -79,9 +79,7 @@ def _local(dataset: DatasetConfig, data: DataConfig, loader: Loader) -> _Rows:
             try:
                 content = (root / name).read_bytes()
             except OSError as error:
-                raise UsageError(
-                    f"{name}: could not be read ({error.strerror}); check its permissions"
-                ) from None
+                raise UsageError(f"{name}: could not be read ({error.strerror}); check its permissions") from None
             return _read(name, content)
     looked_for = ", ".join(dataset.files) or "nothing (dataset.files is empty)"
     raise UsageError(f"{dataset.name}: found no file in data.root, looked for {looked_for}; {loader.obtain}")
@@ -112,9 +110,7 @@ def _samples(dataset: DatasetConfig) -> _Rows:
 def _hub(dataset: DatasetConfig) -> _Rows:
     """The steps of `datasets.load_dataset`, through its builder, which alone knows the resolved commit."""
     if dataset.hub is None:
-        raise UsageError(
-            f"{dataset.name} is not on the hub: set data.root, or data.source to package or samples"
-        )
+        raise UsageError(f"{dataset.name} is not on the hub: set data.root, or data.source to package or samples")
     import datasets
 
     hub = dataset.hub
@@ -154,25 +150,17 @@ def _read(origin: str, content: bytes) -> _Rows:
     try:
         text = (gzip.decompress(content) if origin.endswith(".gz") else content).decode("utf-8-sig")
     except (OSError, EOFError, zlib.error):
-        raise UsageError(
-            f"{origin}: expected a whole gzip file, found a damaged one; fetch it again"
-        ) from None
+        raise UsageError(f"{origin}: expected a whole gzip file, found a damaged one; fetch it again") from None
     except UnicodeDecodeError as error:
-        raise UsageError(
-            f"{origin}: expected UTF-8, found another byte at {error.start}; fetch it again"
-        ) from None
+        raise UsageError(f"{origin}: expected UTF-8, found another byte at {error.start}; fetch it again") from None
     rows = _json_lines(origin, text) if name.endswith(".jsonl") else _json_array(origin, text)
     return _Rows(origin, sha256, rows)
 
 
 def _json_lines(origin: str, text: str) -> tuple[tuple[str, Row], ...]:
     # str.splitlines would also cut at the Unicode line separators that JSON texts may hold.
-    numbered = [
-        (f"line {number}", line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()
-    ]
-    return tuple(
-        (place, _object(origin, place, _parse_json(origin, place, line))) for place, line in numbered
-    )
+    numbered = [(f"line {number}", line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+    return tuple((place, _object(origin, place, _parse_json(origin, place, line))) for place, line in numbered)
 
 
 def _json_array(origin: str, text: str) -> tuple[tuple[str, Row], ...]:
@@ -202,13 +190,9 @@ def _parse(found: _Rows, loader: Loader) -> tuple[Prompt, ...]:
         try:
             prompt = loader.from_row(row, index)
         except UsageError as error:
-            raise UsageError(
-                f"{found.origin} {place}: {error}; correct the row, or {loader.obtain}"
-            ) from None
+            raise UsageError(f"{found.origin} {place}: {error}; correct the row, or {loader.obtain}") from None
         if prompt.id in prompts:
-            raise UsageError(
-                f"{found.origin} {place}: found the id {prompt.id} a second time; every id must be unique"
-            )
+            raise UsageError(f"{found.origin} {place}: found the id {prompt.id} a second time; every id must be unique")
         prompts[prompt.id] = prompt
     return tuple(prompts.values())
 
@@ -231,7 +215,5 @@ def _select(prompts: tuple[Prompt, ...], dataset: DatasetConfig) -> tuple[Prompt
     end = None if dataset.limit is None else dataset.offset + dataset.limit
     chosen = tuple(order[dataset.offset : end])
     if not chosen:
-        raise UsageError(
-            f"{dataset.name}: dataset.offset={dataset.offset} leaves nothing of {len(prompts)} prompts"
-        )
+        raise UsageError(f"{dataset.name}: dataset.offset={dataset.offset} leaves nothing of {len(prompts)} prompts")
     return chosen

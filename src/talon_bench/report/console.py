@@ -35,9 +35,7 @@ def summary_table(
             f"{row.equal_prompts}/{row.compared_prompts}" if row.compared_prompts else "n/a",
         )
     lost = [
-        f"{row.method}: {row.failed} failed, {row.skipped} skipped"
-        for row in summaries
-        if row.failed or row.skipped
+        f"{row.method}: {row.failed} failed, {row.skipped} skipped" for row in summaries if row.failed or row.skipped
     ]
     if lost:
         table.caption = "turns not measured: " + "; ".join(lost)

@@ -126,16 +126,10 @@ def verify_cost(sources: Sequence[str | os.PathLike[str] | Mapping]) -> Plot:
     figure, (axis,) = _canvas(4.6, 3.0, 1, 1)
     lines = []
     for source, colour, marker in zip(sources, cycle(COLOURS), cycle(MARKERS), strict=False):
-        curve = (
-            source if isinstance(source, Mapping) else json.loads(Path(source).read_text(encoding="utf-8"))
-        )
+        curve = source if isinstance(source, Mapping) else json.loads(Path(source).read_text(encoding="utf-8"))
         try:
-            columns = [
-                [row[key] for row in curve["rows"]] for key in ("tokens", "ms_median", "ms_p10", "ms_p90")
-            ]
-            title = (
-                f"{curve['target']}, {curve['dtype']}, {curve['threads']} threads, context {curve['context']}"
-            )
+            columns = [[row[key] for row in curve["rows"]] for key in ("tokens", "ms_median", "ms_p10", "ms_p90")]
+            title = f"{curve['target']}, {curve['dtype']}, {curve['threads']} threads, context {curve['context']}"
         except KeyError as missing:
             raise UsageError(
                 f"verify cost data lacks {missing}: expected target, dtype, threads, context and rows"
@@ -166,12 +160,8 @@ def funnel(run: RunData, suffix: str = "") -> Plot:
         known = rows[rows["reached"].shift(fill_value=verifications[label]) >= MIN_REACHED]
         axes[0].plot(rows["depth"], rows["joint"], **looks[label])
         axes[1].plot(known["depth"], known["conditional"], **looks[label])
-    for axis, title in zip(
-        axes, ("accepted at least this deep", "accepted, given the depth before"), strict=True
-    ):
-        axis.set(
-            title=title, xlabel="depth in the draft tree", ylabel="share of verifications", ylim=(0, 1.02)
-        )
+    for axis, title in zip(axes, ("accepted at least this deep", "accepted, given the depth before"), strict=True):
+        axis.set(title=title, xlabel="depth in the draft tree", ylabel="share of verifications", ylim=(0, 1.02))
         axis.xaxis.get_major_locator().set_params(integer=True)
     _legend(figure, {label: looks[label] for label in verifications})
     counts = "; ".join(f"{label} {count:,}" for label, count in verifications.items())

@@ -49,9 +49,7 @@ class RunData:
     @property
     def baseline_again(self) -> str | None:
         """The A/A row: a second autoregressive method in the line-up."""
-        names = (
-            name for name, method in self.methods.items() if method["policy"] == "ar" and name != BASELINE
-        )
+        names = (name for name, method in self.methods.items() if method["policy"] == "ar" and name != BASELINE)
         return next(names, None)
 
     @cached_property
@@ -81,9 +79,7 @@ def load_run(path: str | os.PathLike[str], *, allow_running: bool = False) -> Ru
     folder = Path(path)
     info = _info(folder / "run.json")
     if info["status"] != "complete" and not allow_running:
-        raise UsageError(
-            f"{folder} has status {info['status']!r}, expected 'complete': resume the run, then report it"
-        )
+        raise UsageError(f"{folder} has status {info['status']!r}, expected 'complete': resume the run, then report it")
     files = [folder / name for name in ("turns.parquet", "rounds.parquet")]
     missing = [file.name for file in files if not file.is_file()]
     if missing:
@@ -115,9 +111,7 @@ def _info(file: Path) -> dict:
     except json.JSONDecodeError as error:
         raise UsageError(f"{file} is no JSON ({error}): expected the file a run writes, rerun") from None
     if info.get("schema") != SCHEMA:
-        raise UsageError(
-            f"{file} has schema {info.get('schema')!r}, expected {SCHEMA}: use the release that wrote it"
-        )
+        raise UsageError(f"{file} has schema {info.get('schema')!r}, expected {SCHEMA}: use the release that wrote it")
     return info
 
 
@@ -134,9 +128,7 @@ def _read(file: Path) -> pd.DataFrame:
 def _check(run: RunData) -> None:
     """Turns are unique, and the rounds of each measured turn add up to its counts."""
     if run.turns.duplicated(KEYS).any():
-        raise UsageError(
-            f"{run.path} has two rows for one (prompt_id, turn, method), expected one: rerun it elsewhere"
-        )
+        raise UsageError(f"{run.path} has two rows for one (prompt_id, turn, method), expected one: rerun it elsewhere")
     turns, rounds = run.measured
     emitted = rounds.groupby(KEYS, observed=True, sort=False)["emitted"]
     sums = pd.DataFrame({"emitted": emitted.sum(), "count": emitted.size()})

@@ -39,12 +39,9 @@ def settings(run: RunData) -> str:
     """Hardware, numerics, software and decoding of a run in one line."""
     machine, decode = run.info["provenance"], run.info["decode"]
     hardware = (
-        machine.get("gpu")
-        or f"{machine.get('cpu')}, {machine.get('cores')} cores, {machine.get('threads')} threads"
+        machine.get("gpu") or f"{machine.get('cpu')}, {machine.get('cores')} cores, {machine.get('threads')} threads"
     )
-    versions = ", ".join(
-        f"{name} {machine.get(name)}" for name in ("talon_bench", "torch", "transformers", "python")
-    )
+    versions = ", ".join(f"{name} {machine.get(name)}" for name in ("talon_bench", "torch", "transformers", "python"))
     sampling = f"temperature {decode['temperature']:g}"
     if decode["temperature"] > 0:
         sampling += f", top-p {decode['top_p']}, top-k {decode['top_k']}, seed {decode['seed']}"

@@ -112,9 +112,7 @@ def to_markdown(frame: pd.DataFrame, lines: Sequence[str] = ()) -> str:
     return table + "\n" + ("\n" if lines else "") + "".join(f"- {line}\n" for line in lines)
 
 
-def to_latex(
-    frame: pd.DataFrame, lines: Sequence[str] = (), caption: str = "", label: str = "tab:speedup"
-) -> str:
+def to_latex(frame: pd.DataFrame, lines: Sequence[str] = (), caption: str = "", label: str = "tab:speedup") -> str:
     r"""A `table` environment that needs `\usepackage{booktabs}` alone; notes in small print below."""
     text = _display(frame, bold=r"\textbf{{{}}}", escape=latex_escape)
     top = ["\\begin{table}[t]", "\\centering", "\\footnotesize", "\\setlength{\\tabcolsep}{3pt}"]
@@ -132,9 +130,7 @@ def latex_escape(text: str) -> str:
 def write_tables(runs: Sequence[RunData], folder: Path, stem: str = "table2") -> list[Path]:
     """Writes `stem`.csv, .md, .tex and `stem`_detail.csv, .md below `folder`; returns the paths."""
     lines, main, detail = notes(runs), main_table(runs), detail_table(runs)
-    caption = (
-        "Speedup over autoregressive decoding, mean accepted tokens (MAT), draft passes per verification (η)"
-    )
+    caption = "Speedup over autoregressive decoding, mean accepted tokens (MAT), draft passes per verification (η)"
     texts = {
         f"{stem}.csv": to_csv(main, lines),
         f"{stem}.md": to_markdown(main, lines),

@@ -43,9 +43,7 @@ class WandbTracker(NullTracker):
         try:
             import wandb
         except ImportError:
-            raise UsageError(
-                "tracking=wandb needs the package wandb: pip install 'talon-bench[wandb]'"
-            ) from None
+            raise UsageError("tracking=wandb needs the package wandb: pip install 'talon-bench[wandb]'") from None
         self._wandb = wandb
         self._sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
         info = folder.info
@@ -60,8 +58,7 @@ class WandbTracker(NullTracker):
                 id=info["identity"][:16],
                 resume="allow",
                 config={
-                    key: info[key]
-                    for key in ("target", "dataset", "decode", "methods", "checkpoint", "provenance")
+                    key: info[key] for key in ("target", "dataset", "decode", "methods", "checkpoint", "provenance")
                 },
                 dir=str(folder.path),
                 settings=wandb.Settings(console="off", init_timeout=30),
@@ -81,9 +78,7 @@ class WandbTracker(NullTracker):
         for row in turns:
             if row["status"] == "ok":
                 values = (row["new_tokens"] - 1, row["rounds"], row["decode_ms"])
-                self._sums[row["method"]] = [
-                    a + b for a, b in zip(self._sums[row["method"]], values, strict=True)
-                ]
+                self._sums[row["method"]] = [a + b for a, b in zip(self._sums[row["method"]], values, strict=True)]
         live = {"prompt": number}
         for method, (tokens, rounds, ms) in self._sums.items():
             if rounds:
