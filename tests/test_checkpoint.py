@@ -57,14 +57,12 @@ def test_official_eagle1_biases_come_from_the_tensors(tmp_path, fc_bias, qkv_bia
     check(load(tmp_path), replace(SPEC, fc_bias=fc_bias, attention_bias=qkv_bias), tensors, "official")
 
 
-def test_eagle1_embedding_is_checked_then_dropped(tmp_path):
+def test_eagle1_embedding_of_its_own_is_used(tmp_path):
     tensors = renamed(eagle_tensors(), EAGLE_NAMES)
-    head = load(write(tmp_path / "good", CONFIG, tensors | {"embed_tokens.weight": torch.ones(V, H)}))
-    check(head, SPEC, eagle_tensors(), "official")
-    assert "dropped" in head.spec.origins["embed_tokens.weight"]
-    message = refusal(
-        write(tmp_path / "bad", CONFIG, tensors | {"embed_tokens.weight": torch.ones(V - 1, H)})
-    )
+    own = {"embed_tokens.weight": torch.ones(V, H)}
+    head = load(write(tmp_path / "good", CONFIG, tensors | own))
+    check(head, replace(SPEC, own_embedding=True), eagle_tensors() | own, "official")
+    message = refusal(write(tmp_path / "bad", CONFIG, tensors | {"embed_tokens.weight": torch.ones(V - 1, H)}))
     assert "embed_tokens.weight has shape (15, 8), expected (16, 8)" in message
 
 
@@ -116,8 +114,7 @@ def speculators_config(**top: object) -> dict:
         "architectures": ["Eagle3Speculator"],
         "speculators_model_type": "eagle3",
         "speculators_config": {"algorithm": "eagle3", "verifier": {"name_or_path": "tiny"}},
-        "transformer_layer_config": layer
-        | {"rope_parameters": {"rope_theta": 5000.0, "rope_type": "default"}},
+        "transformer_layer_config": layer | {"rope_parameters": {"rope_theta": 5000.0, "rope_type": "default"}},
         "draft_vocab_size": VD,
         "norm_before_residual": True,
         IDS: [2, 4, 6],
@@ -132,9 +129,7 @@ def test_speculators(tmp_path):
     spec = replace(SPEC3, feature_layers=(2, 4, 6), norm_before_residual=True, own_embedding=True)
     check(head, spec, eagle3_tensors() | own, "speculators")
     assert head.warnings == ()
-    assert (
-        head.spec.origins["rope_theta"] == "config.json: transformer_layer_config.rope_parameters.rope_theta"
-    )
+    assert head.spec.origins["rope_theta"] == "config.json: transformer_layer_config.rope_parameters.rope_theta"
 
     guessed = load(write(tmp_path / "b", speculators_config(**{IDS: None}), tensors))
     assert guessed.spec.feature_layers == (2, 5, 7)
@@ -193,9 +188,10 @@ def test_model_optimizer_ids_name_outputs(tmp_path):
 def test_vllm_eagle1_nested(tmp_path):
     config = {"model_type": "eagle", "architectures": ["EAGLEModel"], "eagle_fc_bias": True, "model": CONFIG}
     tensors = renamed(eagle_tensors(fc_bias=True), {"layer.": "model.model.layers.0."})
+    own = {"embed_tokens.weight": torch.ones(V, H)}
     tensors |= {"lm_head.weight": torch.ones(V, H), "model.embed_tokens.weight": torch.ones(V, H)}
     head = load(write(tmp_path / "a", config, tensors))
-    check(head, replace(SPEC, fc_bias=True), eagle_tensors(fc_bias=True), "vllm-eagle1")
+    check(head, replace(SPEC, fc_bias=True, own_embedding=True), eagle_tensors(fc_bias=True) | own, "vllm-eagle1")
     assert head.spec.origins["rope_theta"] == "config.json: model.rope_theta"
     assert "dropped" in head.spec.origins["lm_head.weight"]
     message = refusal(write(tmp_path / "b", config, tensors | {"token_map": torch.arange(4)}))

@@ -223,6 +223,5 @@ def test_outcomes_follow_every_draw() -> None:
     two_draws = outcomes(lambda uniform: (uniform() <= 0.25, uniform() <= 0.5))
     weights = {result: probability for probability, result in two_draws}
     assert weights == {
-        (first, second): (0.25 if first else 0.75) * 0.5
-        for first, second in itertools.product([True, False], repeat=2)
+        (first, second): (0.25 if first else 0.75) * 0.5 for first, second in itertools.product([True, False], repeat=2)
     }

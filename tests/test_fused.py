@@ -161,7 +161,7 @@ def test_rms_norm(dtype):
     stock_norm.weight.data = torch.randn(48, generator=generator).to(dtype)
     for scale in (1e-3, 1.0, 300.0):
         x = (torch.randn(2, 5, 48, generator=generator) * scale).to(dtype)
-        found = fused.RMSNorm(stock_norm)(x)
+        found = fused.RMSNorm(stock_norm.weight, 1e-3)(x)
         assert found.dtype is dtype
         tolerance = {"rtol": 0.02, "atol": 0.02} if dtype is torch.bfloat16 else CLOSE
         torch.testing.assert_close(found, stock_norm(x), **tolerance)

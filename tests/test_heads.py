@@ -12,7 +12,7 @@ from torch import Tensor
 from stock_reference import CLOSE, PROMPT, from_scratch
 from talon_bench.clock import PhaseClock
 from talon_bench.decode import Answer, decode
-from talon_bench.drafters.checkpoint import LoadedHead
+from talon_bench.drafters.checkpoint import LoadedHead, load_head
 from talon_bench.drafters.eagle1 import Eagle1Head
 from talon_bench.drafters.eagle3 import Eagle3Head
 from talon_bench.drafters.head import DraftHead
@@ -264,7 +264,7 @@ def test_every_drafted_node_equals_its_own_path_drafted_alone(name, target):
 @pytest.mark.parametrize("kind", ["eagle", "eagle3"])
 @pytest.mark.parametrize("architecture", ["llama", "qwen3"])
 def test_after_every_round_the_cache_is_that_of_a_fresh_pass_over_true_features(
-    architecture, kind, policy, stock, toy_target, toy_head
+    architecture, kind, policy, stock, toy_target, toy_head, toy_folders
 ):
     """The invariant whose breach costs acceptance and raises no error: no row made from a drafted state survives."""
     target = toy_target(architecture)
@@ -282,7 +282,7 @@ def test_after_every_round_the_cache_is_that_of_a_fresh_pass_over_true_features(
     _, states = from_scratch(stock(architecture), ids)
     layers = head.spec.feature_layers
     features = torch.cat([states[layer] for layer in layers], dim=-1) if layers else states[-1]
-    loaded = LoadedHead(kind, head.spec, head._tensors, "", (), "official")
+    loaded = load_head(toy_folders.head(architecture, kind), target.shape, name=kind)
     written = WrittenOut.of(loaded, target)
     _, keys, values = written.run(torch.tensor(ids[1:]), written.fuse(features[:-1]))
     for round_, found_keys, found_values in kept:

@@ -29,9 +29,7 @@ from toy_draft import (
     paths_of,
 )
 
-SHARED = pathlib.Path(
-    os.environ.get("TALON_BENCH_SHARED", pathlib.Path(__file__).parents[1].parent / "shared")
-)
+SHARED = pathlib.Path(os.environ.get("TALON_BENCH_SHARED", pathlib.Path(__file__).parents[1].parent / "shared"))
 
 EAGLE1_TREE = [
     *([0], [1], [2], [3]),
@@ -59,9 +57,7 @@ def children(language: Language, parent: Scored, count: int) -> list[Scored]:
     return best([(score + log_prob, child) for child, log_prob in language.children(path)], count)
 
 
-def eagle_tree(
-    language: Language, budget: int, depth: int, top_k: int
-) -> tuple[list[Scored], list[list[Path]]]:
+def eagle_tree(language: Language, budget: int, depth: int, top_k: int) -> tuple[list[Scored], list[list[Path]]]:
     """EAGLE-2 (paper, sections 4.1 and 4.2): the nodes in candidate order, and the layers fed."""
     beam = children(language, (0.0, ()), top_k)
     candidates = list(beam)

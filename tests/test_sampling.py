@@ -26,9 +26,7 @@ samplers = st.builds(
 
 @given(samplers, st.integers(2, 300), st.floats(0.05, 8), st.integers(0, 2**31))
 @bounded(300)
-def test_probabilities_are_those_of_transformers(
-    sampler: Sampler, vocab: int, scale: float, seed: int
-) -> None:
+def test_probabilities_are_those_of_transformers(sampler: Sampler, vocab: int, scale: float, seed: int) -> None:
     logits = scale * torch.randn(4, vocab, generator=torch.Generator().manual_seed(seed))
     scores = TemperatureLogitsWarper(sampler.temperature)(None, logits.double())
     if sampler.top_k:
@@ -45,9 +43,7 @@ def test_filters_apply_in_the_order_of_generate() -> None:
     """Each pair of filters here keeps other tokens when the two change places."""
     torch.manual_seed(0)
     model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=64, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
-        )
+        LlamaConfig(vocab_size=64, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
     ).eval()
     model.lm_head.weight.data.normal_(0, 2)
     for temperature, top_p, top_k in [(0.7, 0.8, 6), (1.8, 0.6, 12), (1.3, 0.9, 0), (0.5, 1.0, 3)]:
@@ -83,7 +79,9 @@ def test_golden_probabilities() -> None:
     # Of all tokens 0.5 + 0.25 reach 0.7; of the best two, 2/3 do not reach it and one more is kept.
     assert Sampler(1.0, top_p=0.7).probabilities(logits).tolist() == pytest.approx([2 / 3, 1 / 3, 0, 0])
     assert Sampler(1.0, top_p=0.6, top_k=2).probabilities(logits).tolist() == pytest.approx([1, 0, 0, 0])
-    assert Sampler(1.0, top_p=0.01).probabilities(logits).tolist() == pytest.approx([1, 0, 0, 0])
+    # The best token stays even where 1 - top_p rounds to 1.
+    for top_p in (0.01, 1e-17):
+        assert Sampler(1.0, top_p=top_p).probabilities(logits).tolist() == pytest.approx([1, 0, 0, 0])
 
 
 @pytest.mark.parametrize(
@@ -123,11 +121,25 @@ def test_draw_inverts_the_cumulative_distribution(weights: list[int], seed: int)
         assert draw(probabilities, generator) == sum(below <= u for below in cumulative)
 
 
-@pytest.mark.parametrize(("u", "token"), [(0.0, 1), (0.25 - 2**-53, 1), (0.25, 3), (1 - 2**-53, 3)])
-def test_draw_never_takes_an_impossible_token(monkeypatch: pytest.MonkeyPatch, u: float, token: int) -> None:
+TENTHS = [0.1] * 10
+"""Their floating-point sum is below 1."""
+
+
+@pytest.mark.parametrize(
+    ("law", "u", "token"),
+    [
+        ([0, 0.25, 0, 0.75, 0], 0.0, 1),
+        ([0, 0.25, 0, 0.75, 0], 0.25 - 2**-53, 1),
+        ([0, 0.25, 0, 0.75, 0], 0.25, 3),
+        ([0, 0.25, 0, 0.75, 0], 1 - 2**-53, 3),
+        ([*TENTHS, 0, 0], 1 - 2**-53, 9),
+    ],
+)
+def test_draw_never_takes_an_impossible_token(
+    monkeypatch: pytest.MonkeyPatch, law: list[float], u: float, token: int
+) -> None:
     def scripted(*_: object, dtype: torch.dtype, **__: object) -> Tensor:
         return torch.tensor(u, dtype=dtype)
 
     monkeypatch.setattr(torch, "rand", scripted)
-    probabilities = torch.tensor([0, 0.25, 0, 0.75, 0], dtype=torch.float64)
-    assert draw(probabilities, torch.Generator()) == token
+    assert draw(torch.tensor(law, dtype=torch.float64), torch.Generator()) == token

@@ -115,24 +115,16 @@ def test_equals_algorithm_2_over_the_full_vocabulary(policy: Talon, language: La
     assert draft.passes == len(expected)
 
 
-def algorithm_2(
-    language: Language, budget: int, root_top_k: int, alpha: float, init_layers: int
-) -> list[list[Path]]:
+def algorithm_2(language: Language, budget: int, root_top_k: int, alpha: float, init_layers: int) -> list[list[Path]]:
     """Algorithm 2 of the paper in Python floats, with probabilities where the policy has their logarithms."""
     layers: list[list[Path]] = []
     above: list[tuple[float, Path]] = [(1.0, ())]
     size = 1
     while size < budget:
-        pool = [
-            (p * math.exp(log_prob), child)
-            for p, path in above
-            for child, log_prob in language.children(path)
-        ]
+        pool = [(p * math.exp(log_prob), child) for p, path in above for child, log_prob in language.children(path)]
         pool.sort(reverse=True)
-        if len(layers) < init_layers:
-            kept = pool[:root_top_k]
-        else:
-            kept = [(p, path) for p, path in pool if p >= alpha * pool[0][0]]
+        plain = len(layers) < init_layers
+        kept = pool[:root_top_k] if plain else [node for node in pool if node[0] >= alpha * pool[0][0]]
         kept = kept[: budget - size]
         ranked = [p for p, _ in pool[: len(kept) + 1]]
         # The paper says nothing about ties: which of two equal nodes is kept is not compared here.
@@ -146,11 +138,7 @@ def algorithm_2(
 
 
 def _children(language: Language, above: dict[Path, float]) -> dict[Path, float]:
-    return {
-        child: score + log_prob
-        for path, score in above.items()
-        for child, log_prob in language.children(path)
-    }
+    return {child: score + log_prob for path, score in above.items() for child, log_prob in language.children(path)}
 
 
 def by_hand(path: Path) -> torch.Tensor:

@@ -170,11 +170,10 @@ def test_vectors_answers_cut_at_eos(path: Path) -> None:
         if eos is None:
             continue
         answer = Answer(frozenset({eos}), run["max_new_tokens"] + 1)
-        rounds = list(rounds_of(target, HeadDrafter(head, eagle_policy(run)), run["prompt"], answer))
-        assert answer.ids == run["output"][: run["output"].index(eos) + 1] == run["naive"]
-        assert answer.stop == "eos"
-        # The official loop looks for EOS among committed tokens, ours among emitted ones.
-        assert len(run["steps"]) - len(rounds) in (0, 1)
+        for _ in rounds_of(target, HeadDrafter(head, eagle_policy(run)), run["prompt"], answer):
+            pass
+        assert answer.ids == run["naive"] == run["output"][: len(run["naive"])]
+        assert answer.stop == ("eos" if eos in run["naive"] else "cap")
 
 
 class Recorded(HeadDrafter):

@@ -212,13 +212,9 @@ def test_vectors_raw_own_cycles(path: Path, engine: str, monkeypatch: pytest.Mon
             root = check_verification(target, drafter, tree, raw, cycle + 1)
 
 
-def check_verification(
-    target: Target, drafter: HeadDrafter, tree: TokenTree, raw: RawFile, number: int
-) -> int:
+def check_verification(target: Target, drafter: HeadDrafter, tree: TokenTree, raw: RawFile, number: int) -> int:
     """Verify, compare and commit one tree; the next root."""
-    assert (tree.depths + target.cache.length).tolist() == raw.tensors[
-        f"target{number}.position_ids"
-    ].tolist()
+    assert (tree.depths + target.cache.length).tolist() == raw.tensors[f"target{number}.position_ids"].tolist()
     assert tree.tokens.tolist() == raw.tensors[f"target{number}.input_ids"].tolist()
     logits = target.verify(tree.tokens, tree.depths, tree.ancestor_mask())
     close(logits, raw.tensors[f"target{number}.logits"], f"target{number}.logits", COMPOUNDED)
@@ -232,9 +228,7 @@ def check_verification(
 def logged_layers(raw: RawFile, number: int) -> dict[int, Tensor]:
     """State that enters layer k [n, hidden] for each `hidden_idx<k>_*`, in ascending order of k."""
     named = raw.under(f"target{number}").items()
-    found = {
-        int(match[1]): tensor for name, tensor in named if (match := re.match(r"hidden_idx(\d+)_", name))
-    }
+    found = {int(match[1]): tensor for name, tensor in named if (match := re.match(r"hidden_idx(\d+)_", name))}
     assert found
     return dict(sorted(found.items()))
 

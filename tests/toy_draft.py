@@ -95,9 +95,7 @@ class Language:
 
     def children(self, path: Path) -> list[tuple[Path, float]]:
         """(path, log-probability of its last token) of every child, in draft order."""
-        return [
-            ((*path, token), log_prob) for token, log_prob in zip(self.ids, self(path).tolist(), strict=True)
-        ]
+        return [((*path, token), log_prob) for token, log_prob in zip(self.ids, self(path).tolist(), strict=True)]
 
 
 def _logits(kind: str, vocab: int, rng: np.random.Generator) -> np.ndarray:

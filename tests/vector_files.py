@@ -111,9 +111,7 @@ class DraftPasses:
             "draft_kv_after": rows.stop,
             "n_features_fed": rows.stop - rows.start,
         }
-        assert {key: ours[key] for key in ours if key in step} == {
-            key: step[key] for key in ours if key in step
-        }
+        assert {key: ours[key] for key in ours if key in step} == {key: step[key] for key in ours if key in step}
 
 
 def begin(target: Target, drafter: Drafter, prompt: list[int], room: int) -> Tensor:

@@ -21,6 +21,8 @@ from talon_bench.errors import UsageError
 from talon_bench.paths import shipped
 from talon_bench.schema import register, to_config
 
+_KEPT = "what was measured is kept, the same command without run.fresh resumes it"
+
 _statuses = [0]
 """Exit statuses of this process's jobs: a job that goes wrong does not stop those after it."""
 
@@ -39,7 +41,7 @@ def _job(composed: DictConfig) -> None:
     except (UsageError, OmegaConfBaseException) as error:
         _note(f"error: {_one_line(error)}", 2)
     except OSError as error:
-        _note(f"error: {error}; what was measured is kept, the same command resumes it", 1)
+        _note(f"error: {_one_line(error)}; {_KEPT}", 1)
 
 
 def main() -> None:
@@ -48,10 +50,10 @@ def main() -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # lets errors reach the handlers below
     try:
         _job()
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, OSError) as error:
         _note(f"error: {_one_line(error)}", 2)
     except KeyboardInterrupt:
-        _note("interrupted; what was measured is kept, the same command resumes it", 130)
+        _note(f"interrupted; {_KEPT}", 130)
     raise SystemExit(max(_statuses))
 
 

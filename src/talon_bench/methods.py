@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Optional
 
-from omegaconf import MISSING
+from omegaconf import MISSING, OmegaConf, ValidationError
 
 from talon_bench.errors import UsageError
 
@@ -171,24 +171,26 @@ def head_kind(method: MethodConfig) -> Optional[str]:
 
 
 def sweep_variants(method: MethodConfig, name: str, values: list[Any]) -> list[MethodConfig]:
-    """The method once per value of its setting `name`, each with its own name and label."""
+    """The method once per value of its setting `name`, each with its own name and label.
+
+    Raises UsageError for a setting that the method has not, and for a value of the wrong type.
+    """
     known = {f.name: f.type for f in fields(method) if f.name not in ("policy", "name", "label")}
     if name not in known:
         raise UsageError(
             f"sweep.field is {name}, which method {method.name} has not;"
             f" expected one of {', '.join(known) or 'none: it has no settings'}"
         )
-    return [
-        replace(
-            method,
-            **{
-                name: value,
-                "name": f"{method.name}[{name}={value}]",
-                "label": f"{method.name}, {name} {value}",
-            },
-        )
-        for value in values
-    ]
+    return [_variant(method, name, value) for value in values]
+
+
+def _variant(method: MethodConfig, name: str, value: Any) -> MethodConfig:
+    changed = {name: value, "name": f"{method.name}[{name}={value}]", "label": f"{method.name}, {name} {value}"}
+    try:
+        return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(method), changed))
+    except ValidationError as error:
+        reason = str(error).splitlines()[0]
+        raise UsageError(f"sweep.values holds {value}, which cannot be the {name} of {method.name}: {reason}") from None
 
 
 def _at_least(method: MethodConfig, **least: int) -> None:

@@ -78,7 +78,12 @@ class RunFolder:
 
     def __init__(self, path: Path, identity: str, *, fresh: bool = False) -> None:
         self.path = path
-        path.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError, PermissionError) as error:
+            raise UsageError(
+                f"{path} cannot be a run folder ({error.strerror}); set run.root or run.dir to another folder"
+            ) from None
         self._lock = (path / ".lock").open("w")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -98,6 +103,8 @@ class RunFolder:
     def begin(self, info: dict[str, Any]) -> None:
         """Write run.json before the first measurement; a resumed run keeps its own and notes the new session in it."""
         if not self.info:
+            # Parts without a run.json are left by a kill while an older run was being cleared.
+            shutil.rmtree(self._parts, ignore_errors=True)
             self.info = {"schema": SCHEMA, "status": "running", **info}
         else:
             self.info.setdefault("resumed", []).append(info["provenance"])
@@ -152,8 +159,10 @@ class RunFolder:
             return {}
         try:
             info = json.loads(file.read_text(encoding="utf-8"))
-        except json.JSONDecodeError:
-            raise UsageError(f"{file} is damaged; set run.fresh=true to measure again") from None
+        except ValueError:
+            info = None
+        if not isinstance(info, dict):
+            raise UsageError(f"{file} is damaged; set run.fresh=true to measure again")
         if info.get("schema") != SCHEMA:
             raise UsageError(
                 f"{file} has schema {info.get('schema')}, expected {SCHEMA}; set run.fresh=true to measure again"

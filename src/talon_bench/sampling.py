@@ -22,7 +22,7 @@ class Sampler:
     top_k: int = 0
 
     def __post_init__(self) -> None:
-        if self.temperature < 0:
+        if not self.temperature >= 0:
             raise UsageError(f"temperature is {self.temperature}; give 0 (greedy) or more")
         if not 0 < self.top_p <= 1:
             raise UsageError(f"top_p is {self.top_p}; give a value in (0, 1], 1 being off")

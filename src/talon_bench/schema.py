@@ -96,6 +96,10 @@ class SweepConfig:
     field: str = MISSING
     values: list[Any] = MISSING
 
+    def __post_init__(self) -> None:
+        if not self.values:
+            raise UsageError("sweep.values is empty; list at least one value")
+
 
 @dataclass
 class DecodeConfig:
@@ -124,6 +128,10 @@ class RunConfig:
     """Measure again and replace what is there. False: an unfinished run resumes, a finished one is reported."""
     warmup_tokens: int = 24
     """Tokens that every method decodes before the first measurement."""
+
+    def __post_init__(self) -> None:
+        if self.warmup_tokens < 1:
+            raise UsageError(f"run.warmup_tokens is {self.warmup_tokens}; give 1 or more")
 
 
 @dataclass

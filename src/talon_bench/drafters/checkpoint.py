@@ -94,7 +94,7 @@ def _load(
         _check_vocabulary_maps(tensors, sizes.draft_vocab, target)
     spec, warnings = _spec(config, tensors, sizes, target, rope_theta, feature_layers)
     spec.origins["weights"] = files.entry
-    dropped = {"t2d"} if sizes.kind == "eagle3" else {"embed_tokens.weight", "lm_head.weight"}
+    dropped = {"t2d"} if sizes.kind == "eagle3" else {"lm_head.weight"}
     kept = {key: tensor for key, tensor in tensors.items() if key not in dropped}
     if "d2t" in kept:
         kept["d2t"] = kept["d2t"].long()
@@ -355,11 +355,8 @@ def _switches(
         if switches[switch] and not eagle3:
             raise UsageError(f"{origins[switch]} is set, but only EAGLE-3 heads have it; correct config.json")
     if not eagle3:
-        switches["own_embedding"] = False
-        origins["own_embedding"] = "the target's embedding is used"
-        for key in ("embed_tokens.weight", "lm_head.weight"):
-            if key in tensors:
-                origins[key] = "in the file, dropped: the target's is used"
+        if "lm_head.weight" in tensors:
+            origins["lm_head.weight"] = "in the file, dropped: the target's is used"
     elif config.layout == "speculators" and config.find("norm_before_residual")[0] is None:
         warnings.append("config.json has no norm_before_residual: taken as false, though some readers take true")
     return switches, warnings

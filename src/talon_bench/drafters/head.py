@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from talon_bench.drafters.checkpoint import LoadedHead
-from talon_bench.fused import attend, rotate
+from talon_bench.fused import RMSNorm, attend, rotate
 from talon_bench.packed import Linear
 from talon_bench.target import Target
 
@@ -27,25 +27,31 @@ class DraftHead(ABC):
         self.name = loaded.name
         self.spec = loaded.spec
         self.device, self.dtype = target.device, target.dtype
-        self._pack = target.packed
-        self._tensors = {
+        tensors = {
             name: tensor.to(self.device, self.dtype if tensor.is_floating_point() else None)
             for name, tensor in loaded.tensors.items()
         }
-        self._embedding = self._tensors.get("embed_tokens.weight", target.embedding)
-        self._fc = self._linear("fc")
-        attention = [f"layer.self_attn.{name}_proj" for name in "qkv"]
-        biases = [self._tensors.get(f"{name}.bias") for name in attention]
-        self._qkv = Linear(
-            torch.cat([self._tensors[f"{name}.weight"] for name in attention]),
-            torch.cat(biases) if biases[0] is not None else None,
-            pack=self._pack,
-        )
-        self._out = self._linear("layer.self_attn.o_proj")
-        gate_up = [self._tensors[f"layer.mlp.{name}_proj.weight"] for name in ("gate", "up")]
-        self._gate_up = Linear(torch.cat(gate_up), pack=self._pack)
-        self._down = self._linear("layer.mlp.down_proj")
-        self._shift = self._tensors.get("d2t")
+
+        def linear(*names: str) -> Linear:
+            """One layer for all projections of the same input."""
+            biases = [tensors[f"{name}.bias"] for name in names if f"{name}.bias" in tensors]
+            weight = torch.cat([tensors[f"{name}.weight"] for name in names])
+            return Linear(weight, torch.cat(biases) if biases else None, pack=target.packed)
+
+        attention, mlp = "layer.self_attn", "layer.mlp"
+        self._fc = linear("fc")
+        self._qkv = linear(*(f"{attention}.{name}_proj" for name in "qkv"))
+        self._out = linear(f"{attention}.o_proj")
+        self._gate_up = linear(f"{mlp}.gate_proj", f"{mlp}.up_proj")
+        self._down = linear(f"{mlp}.down_proj")
+        self._lm_head = linear("lm_head") if "lm_head.weight" in tensors else None
+        self._norms = {
+            name.removesuffix(".weight"): RMSNorm(tensor, self.spec.rms_norm_eps)
+            for name, tensor in tensors.items()
+            if "norm" in name
+        }
+        self._embedding = tensors.get("embed_tokens.weight", target.embedding)
+        self._shift = tensors.get("d2t")
         self._target = target
         half = torch.arange(0, self.spec.head_dim, 2, dtype=torch.float32, device=self.device)
         self._frequencies = self.spec.rope_theta ** (-half / self.spec.head_dim) / self.spec.rope_factor
@@ -72,8 +78,7 @@ class DraftHead(ABC):
         """
         layer_input, residual = self._layer_input(F.embedding(tokens, self._embedding), states)
         hidden = residual + self._attention(layer_input, positions, rows, mask)
-        normed = _rms_norm(hidden, self._tensors["layer.post_attention_layernorm.weight"], self.spec.rms_norm_eps)
-        gate, up = self._gate_up(normed).chunk(2, dim=-1)
+        gate, up = self._gate_up(self._norms["layer.post_attention_layernorm"](hidden)).chunk(2, dim=-1)
         return hidden + self._down(F.silu(gate) * up)
 
     def log_probs(self, outputs: Tensor) -> Tensor:
@@ -108,13 +113,3 @@ class DraftHead(ABC):
         if mask is not None:
             mask = mask[None, None]
         return self._out(attend(query, keys, values, mask, spec.head_dim**-0.5)[0])
-
-    def _linear(self, name: str) -> Linear:
-        return Linear(self._tensors[f"{name}.weight"], self._tensors.get(f"{name}.bias"), pack=self._pack)
-
-    def _norm(self, x: Tensor, name: str) -> Tensor:
-        return _rms_norm(x, self._tensors[f"{name}.weight"], self.spec.rms_norm_eps)
-
-
-def _rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    return F.rms_norm(x, weight.shape, weight, eps)

@@ -24,7 +24,7 @@ class PromptLookup:
         self._max_ngram = max_ngram
         self._device = device
         self._context: list[int] = []
-        # For each n-gram, where it last ended and where it ended before that.
+        # For each n-gram, where the token after its latest occurrence stands.
         self._ends: dict[tuple[int, ...], int] = {}
         self._indexed = 0
 

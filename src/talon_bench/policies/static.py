@@ -36,6 +36,7 @@ class Static:
         ]
         self.max_fed = sum(len(self._inner(depth)) for depth in range(len(self._layers)))
         self._plans = [self._plan(depth) for depth in range(len(self._layers))]
+        self._most = [1 + max(path[-1] for path in layer) for layer in self._layers]
 
     def _plan(self, depth: int) -> dict[str, torch.Tensor]:
         """Index tensors for one layer: where its nodes' tokens come from and how its inner nodes are fed.
@@ -71,9 +72,8 @@ class Static:
         log_probs = draft.root_log_probs()[None]  # [fed, V]
         fed_scores = log_probs.new_zeros(1)
         layers = []
-        for plan in self._plans:
+        for most, plan in zip(self._most, self._plans, strict=True):
             plan = {name: index.to(log_probs.device) for name, index in plan.items()}
-            most = min(int(plan["ranks"].max()) + 1, log_probs.shape[1])
             top, ids = log_probs.topk(most, dim=-1)  # [fed, most]
             tokens = draft.to_target(ids[plan["rows"], plan["ranks"]])
             scores = fed_scores[plan["rows"]] + top[plan["rows"], plan["ranks"]]

@@ -108,8 +108,10 @@ def _info(file: Path) -> dict:
         raise UsageError(f"{file} does not exist: expected a run folder written by talon_bench")
     try:
         info = json.loads(file.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
+    except ValueError as error:
         raise UsageError(f"{file} is no JSON ({error}): expected the file a run writes, rerun") from None
+    if not isinstance(info, dict):
+        raise UsageError(f"{file} holds {type(info).__name__}: expected the object a run writes, rerun")
     if info.get("schema") != SCHEMA:
         raise UsageError(f"{file} has schema {info.get('schema')!r}, expected {SCHEMA}: use the release that wrote it")
     return info
@@ -117,7 +119,12 @@ def _info(file: Path) -> dict:
 
 def _read(file: Path) -> pd.DataFrame:
     """A table with names as categories and lists left in Arrow, so that millions of rounds stay small."""
-    table = pq.read_table(file, read_dictionary=["prompt_id", "method"])
+    try:
+        table = pq.read_table(file, read_dictionary=["prompt_id", "method"])
+    except pa.ArrowException as error:
+        raise UsageError(
+            f"{file} is damaged ({str(error).splitlines()[0]}): expected a table of a run, rerun"
+        ) from None
     return table.to_pandas(
         types_mapper=lambda kind: pd.ArrowDtype(kind) if pa.types.is_list(kind) else None,
         split_blocks=True,
