@@ -138,8 +138,11 @@ def test_every_experiment_composes_with_every_value_of_its_grid(experiment: str)
         config = compose_config([f"+experiment={experiment}", override])
         methods, _ = resolve(config)
         assert methods[0].name == "ar"
-        assert {"talon", "talon_eagle2", "talon_small"} & {method.name for method in methods}
-        assert set(config.head) == {head_kind(method) for method in methods} - {None}
+        drafting = [method.name for method in methods if head_kind(method)]
+        assert [name for name in drafting if name.startswith("talon")]
+        assert [name for name in drafting if name.startswith("eagle")]
+        if experiment.startswith(("table1", "table3")):
+            assert drafting == ["eagle3", "eagle3_talon_paper", "talon"]
 
 
 def test_experiments_set_what_their_tables_ask_for() -> None:

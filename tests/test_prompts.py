@@ -7,6 +7,7 @@ import hashlib
 import json
 import random
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
+from data_prep.__main__ import dataset_config
 from talon_bench.errors import UsageError
 from talon_bench.paths import shipped
 from talon_bench.prompts import LOADERS
@@ -374,3 +376,12 @@ def test_shipped_configs_are_complete():
         assert (dataset.name, dataset.loader) == (name, name)
         assert isinstance(dataset.hub, HubConfig)
         assert dataset.files
+
+
+def test_turns_cuts_each_prompt(tmp_path):
+    config = replace(dataset_config("mt_bench"), turns=1)
+    whole = load_prompts(replace(config, turns=None), DataConfig(source="samples"))
+    first = load_prompts(config, DataConfig(source="samples"))
+    assert [prompt.turns for prompt in first.prompts] == [prompt.turns[:1] for prompt in whole.prompts]
+    with pytest.raises(UsageError, match=r"dataset\.turns=0: expected 1 or more"):
+        replace(config, turns=0)

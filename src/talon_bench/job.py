@@ -178,7 +178,7 @@ def _identity(config: Config, methods: list[MethodConfig], prompts: PromptSet) -
             config.dataset.system,
             _cap(config),
             prompts.sha256,
-            [prompt.id for prompt in prompts.prompts],
+            [(prompt.id, len(prompt.turns)) for prompt in prompts.prompts],
         ],
     ]
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()

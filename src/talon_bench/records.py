@@ -80,21 +80,20 @@ class RunFolder:
         self.path = path
         try:
             path.mkdir(parents=True, exist_ok=True)
+            self._lock = (path / ".lock").open("w")
         except (FileExistsError, NotADirectoryError, PermissionError) as error:
             raise UsageError(
                 f"{path} cannot be a run folder ({error.strerror}); set run.root or run.dir to another folder"
             ) from None
-        self._lock = (path / ".lock").open("w")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UsageError(
-                f"{path} is being written by another process; wait for it, or set run.dir to another folder"
-            ) from None
-        if fresh:
-            self._clear()
-        self.info = self._read_info(identity)
         self._parts = path / "parts"
+        try:
+            self._enter()
+            if fresh:
+                self._clear()
+            self.info = self._read_info(identity)
+        except BaseException:
+            self._lock.close()
+            raise
 
     @property
     def complete(self) -> bool:
@@ -147,6 +146,14 @@ class RunFolder:
             with contextlib.suppress(OSError):
                 self.path.rmdir()
         self._lock.close()
+
+    def _enter(self) -> None:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UsageError(
+                f"{self.path} is being written by another process; wait for it, or set run.dir to another folder"
+            ) from None
 
     def _join(self, kind: str, schema: pa.Schema) -> pa.Table:
         numbers = sorted(self.done())

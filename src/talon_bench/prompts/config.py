@@ -33,7 +33,8 @@ class DatasetConfig:
 
     `files` are candidates relative to `data.root`, the first that exists is read. `package` names an
     installed package and the file in it, as "package/path/in/it". `max_new_tokens` None leaves the cap to the
-    run; `system` None adds no system message (the chat template's own default stays). Selection:
+    run; `system` None adds no system message (the chat template's own default stays). `turns` asks only the
+    first so many turns of each prompt. Selection:
     `shuffle_seed`, then `offset`, then `limit`; or `ids`, in the order given. Raises UsageError for
     impossible values.
     """
@@ -45,13 +46,14 @@ class DatasetConfig:
     package: str | None = None
     max_new_tokens: int | None = None
     system: str | None = None
+    turns: int | None = None
     limit: int | None = None
     offset: int = 0
     shuffle_seed: int | None = None
     ids: list[str] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("limit", "max_new_tokens"):
+        for name in ("limit", "turns", "max_new_tokens"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"dataset.{name}={value}: expected 1 or more, or null for no limit of its own")

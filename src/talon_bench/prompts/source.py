@@ -9,7 +9,7 @@ import json
 import random
 import re
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -50,7 +50,7 @@ def load_prompts(dataset: DatasetConfig, data: DataConfig) -> PromptSet:
     else:
         found = _samples(dataset)
     prompts = _parse(found, loader)
-    chosen = _select(prompts, dataset)
+    chosen = tuple(replace(prompt, turns=prompt.turns[: dataset.turns]) for prompt in _select(prompts, dataset))
     return PromptSet(dataset.name, chosen, source, found.origin, found.sha256, available=len(prompts))
 
 
