@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--full", action="store_true", help="all prompts, and answers as long as the experiment asks for"
     )
     parser.add_argument("overrides", nargs="*", help="further Hydra overrides")
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_intermixed_args(argv)
     out = Path("results/local") / arguments.table
     gpu = torch.cuda.is_available()
     experiment = arguments.table if gpu else f"{arguments.table}_embedded"

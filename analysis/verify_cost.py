@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("results/local/verify_cost.json"))
     parser.add_argument("--context", type=int, default=200, help="committed tokens before the pass")
     parser.add_argument("--repeats", type=int, default=20)
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_intermixed_args(argv)
     config = compose_config(arguments.overrides)
     if config.launch.threads:
         torch.set_num_threads(config.launch.threads)

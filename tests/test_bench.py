@@ -182,9 +182,7 @@ def test_the_order_rotates_with_prompt_and_turn(bench: Bench) -> None:
             assert order == names[first:] + names[:first]
 
 
-def test_the_second_turn_follows_ars_answer_for_all_methods(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_second_turn_follows_ars_answer_for_all_methods(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     lying(monkeypatch, after=1)
     turns, _ = measure(bench, TALK)
     first, second = by_method(turns, 0), by_method(turns, 1)

@@ -336,14 +336,17 @@ def test_a_restart_drops_the_time_since_the_last_call(ticks):
 
 
 def test_queued_work_is_waited_for_before_each_reading(ticks):
+    queued = [10, 20, 40]
+
     def wait() -> None:
-        ticks.now += 10
+        ticks.now += queued.pop(0)
 
     clock = PhaseClock(wait)
     clock.lap("verify")
     clock.restart()
     clock.lap("other")
-    assert clock.take() == {"verify": 11000.0, "other": 11000.0}
+    assert clock.take() == {"verify": 11000.0, "other": 41000.0}
+    assert queued == []
 
 
 def test_only_an_accelerator_is_waited_for():
@@ -351,22 +354,40 @@ def test_only_an_accelerator_is_waited_for():
     assert PhaseClock.on(torch.device("cuda"))._synchronise is torch.cuda.synchronize
 
 
+def slowed(owner: object, method: str, seconds: int, ticks: Ticks, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = getattr(owner, method)
+
+    def slow(*given: object) -> object:
+        ticks.now += seconds
+        return right(*given)
+
+    monkeypatch.setattr(owner, method, slow)
+
+
 @pytest.mark.parametrize("name", METHODS)
-def test_a_round_charges_all_its_time_and_none_of_the_callers(name, toy_target, toy_head, ticks):
+def test_a_round_charges_all_its_time_and_none_of_the_callers(name, toy_target, toy_head, ticks, monkeypatch):
     target = toy_target("llama")
     drafter = make(name, target, toy_head)
+    slowed(target, "prefill", 50, ticks, monkeypatch)
+    slowed(target, "verify", 3, ticks, monkeypatch)
+    slowed(target, "commit", 5, ticks, monkeypatch)
+    slowed(drafter, "observe", 7, ticks, monkeypatch)
+    if hasattr(drafter, "head"):
+        slowed(drafter.head, "forward", 11, ticks, monkeypatch)
+        slowed(drafter.head, "log_probs", 13, ticks, monkeypatch)
     answer, clock = Answer(frozenset(), 12), PhaseClock()
     begun = None
     for round_ in decode(target, drafter, PROMPT, answer, sampler=Sampler(), generator=torch.Generator(), clock=clock):
         spent = clock.take()
         if begun is None:
-            assert spent.pop("prefill") == 1000.0
+            assert spent.pop("prefill") == 50000 + 7000 + 1000
         else:
-            # One reading restarted the clock; every later one charged its second to a phase.
+            # One reading restarted the clock; everything since then was charged to a phase.
             assert sum(spent.values()) == (ticks.now - begun - 1) * 1000
         assert spent.keys() <= {"draft", "verify", "other"}
-        assert spent["verify"] == 1000.0
-        assert spent.get("draft", 0.0) == 1000.0 * round_.draft_passes
+        assert spent["verify"] == 3000 + 1000
+        assert spent.get("draft", 0.0) == (11000 + 13000 + 1000) * round_.draft_passes
+        assert spent["other"] >= 5000 + 7000
         ticks.now += 77
         begun = ticks.now
     assert begun is not None

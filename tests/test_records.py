@@ -87,6 +87,15 @@ def test_a_resumed_run_keeps_its_rows_and_notes_the_session(tmp_path: Path) -> N
     assert json.loads((tmp_path / "run.json").read_text())["resumed"] == [{"started": "then"}]
 
 
+@pytest.mark.parametrize("key", ["checkpoint", "heads"])
+def test_a_run_begun_with_other_weights_is_not_resumed(tmp_path: Path, key: str) -> None:
+    info = {**INFO, "checkpoint": {"sha256": "aa"}, "heads": {"eagle3": {"sha256": "bb", "feature_layers": (2, 4, 5)}}}
+    RunFolder(tmp_path, "abc").begin(info)
+    RunFolder(tmp_path, "abc").begin(info)
+    with pytest.raises(UsageError, match=f"begun with other weights or settings of its {key}; set run.dir"):
+        RunFolder(tmp_path, "abc").begin({**info, key: {"sha256": "cc"}})
+
+
 def test_a_prompt_counts_as_done_only_with_its_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = begun(tmp_path)
     real = records._write
@@ -164,6 +173,8 @@ def test_a_finished_run_is_not_touched_by_opening_it(tmp_path: Path) -> None:
 def test_fresh_throws_away_what_was_there(tmp_path: Path) -> None:
     finished(tmp_path)
     (tmp_path / "mine.txt").write_text("kept")
+    RunFolder(tmp_path, "abc", fresh=True).close()
+    assert RunFolder(tmp_path, "abc").complete, "a fresh run that does not begin throws nothing away"
     folder = begun(tmp_path, fresh=True)
     assert (folder.complete, folder.done()) == (False, set())
     assert files(tmp_path) == ["mine.txt", "run.json"]
@@ -205,7 +216,7 @@ def test_a_folder_that_cannot_be_continued_is_refused_unless_fresh(
 def test_two_writers_never_meet_in_one_folder(tmp_path: Path) -> None:
     with (tmp_path / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(UsageError, match="is being written by another process; wait for it, or set run.dir"):
+        with pytest.raises(UsageError, match="is being written by another process; wait for it, or set"):
             RunFolder(tmp_path, "abc", fresh=True)
     folder = begun(tmp_path)
     with pytest.raises(UsageError, match="is being written by another process"):

@@ -95,8 +95,9 @@ class CommandLine:
     base: list[str] = field(default_factory=list)
 
     def __call__(self, *arguments: str) -> Result:
-        import talon_bench.__main__ as program
         from hydra.core.global_hydra import GlobalHydra
+
+        import talon_bench.__main__ as program
 
         GlobalHydra.instance().clear()
         self.monkeypatch.setenv("HYDRA_FULL_ERROR", os.environ.get("HYDRA_FULL_ERROR", "0"))

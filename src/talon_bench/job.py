@@ -155,13 +155,14 @@ def _fault(data: Any) -> str | None:
         return (
             f"{len(wrong)} answers differ from AR beyond {dtype} rounding (margin bound {bound});"
             f" the first: method {row['method']}, prompt {row['prompt_id']}, turn {row['turn']},"
-            f" position {row['diverged_at']}, token {row['method_token']}"
-            f" for AR's {row['ar_token']}, margin {row['margin']:.3g}"
+            f" position {row['diverged_at']:.0f}, token {row['method_token']:.0f}"
+            f" for AR's {row['ar_token']:.0f}, margin {row['margin']:.3g}"
         )
     failed = data.turns[data.turns["status"] == "failed"]
     if len(failed):
         row = failed.iloc[0]
-        return f"{len(failed)} answers failed; the first: method {row['method']}, prompt {row['prompt_id']}: {row['error']}"
+        reason = " ".join(row["error"].split())
+        return f"{len(failed)} answers failed; the first: method {row['method']}, prompt {row['prompt_id']}: {reason}"
     return None
 
 

@@ -73,7 +73,8 @@ ROUNDS = pa.schema(
 class RunFolder:
     """One run's folder, held by one process at a time.
 
-    `identity` is a hash of all that decides what the run measures: a folder of another identity is refused.
+    `identity` is a hash of all that decides what the run measures: a folder of another identity is refused. `fresh` takes
+    no notice of what is there, and replaces it once the run begins.
     """
 
     def __init__(self, path: Path, identity: str, *, fresh: bool = False) -> None:
@@ -88,9 +89,7 @@ class RunFolder:
         self._parts = path / "parts"
         try:
             self._enter()
-            if fresh:
-                self._clear()
-            self.info = self._read_info(identity)
+            self.info = {} if fresh else self._read_info(identity)
         except BaseException:
             self._lock.close()
             raise
@@ -102,10 +101,10 @@ class RunFolder:
     def begin(self, info: dict[str, Any]) -> None:
         """Write run.json before the first measurement; a resumed run keeps its own and notes the new session in it."""
         if not self.info:
-            # Parts without a run.json are left by a kill while an older run was being cleared.
-            shutil.rmtree(self._parts, ignore_errors=True)
+            self._clear()
             self.info = {"schema": SCHEMA, "status": "running", **info}
         else:
+            self._refuse_other_weights(info)
             self.info.setdefault("resumed", []).append(info["provenance"])
         self._parts.mkdir(exist_ok=True)
         self._write_info()
@@ -146,6 +145,15 @@ class RunFolder:
             with contextlib.suppress(OSError):
                 self.path.rmdir()
         self._lock.close()
+
+    def _refuse_other_weights(self, info: dict[str, Any]) -> None:
+        """The identity knows checkpoints by their names only; rows of two sets of weights must not meet in one run."""
+        for key in ("checkpoint", "heads"):
+            if self.info.get(key) != json.loads(json.dumps(info.get(key))):
+                raise UsageError(
+                    f"{self.path} was begun with other weights or settings of its {key};"
+                    " set run.dir to another folder, or run.fresh=true to replace it"
+                )
 
     def _enter(self) -> None:
         try:
@@ -188,9 +196,10 @@ class RunFolder:
         )
 
     def _clear(self) -> None:
+        """Remove what an older run left, also one whose own clearing was killed half-way."""
         for name in ("run.json", "turns.parquet", "rounds.parquet"):
             (self.path / name).unlink(missing_ok=True)
-        shutil.rmtree(self.path / "parts", ignore_errors=True)
+        shutil.rmtree(self._parts, ignore_errors=True)
 
 
 def _write(table: pa.Table, file: Path) -> None:

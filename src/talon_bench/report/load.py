@@ -121,10 +121,8 @@ def _read(file: Path) -> pd.DataFrame:
     """A table with names as categories and lists left in Arrow, so that millions of rounds stay small."""
     try:
         table = pq.read_table(file, read_dictionary=["prompt_id", "method"])
-    except pa.ArrowException as error:
-        raise UsageError(
-            f"{file} is damaged ({str(error).splitlines()[0]}): expected a table of a run, rerun"
-        ) from None
+    except pa.ArrowException:
+        raise UsageError(f"{file} is damaged: expected the table that a run writes, measure again") from None
     return table.to_pandas(
         types_mapper=lambda kind: pd.ArrowDtype(kind) if pa.types.is_list(kind) else None,
         split_blocks=True,
