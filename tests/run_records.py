@@ -108,8 +108,7 @@ def write_run(
     provenance |= {"transformers": "5.24.0", "cpu": "Test CPU", "cores": 4, "threads": 2, "gpu": None}
     provenance |= {"dtype": "float32", "load_before": 0.2, "load_after": 5.5, "busy": busy}
     methods = {
-        name: {"policy": policy(name), "head": None, "lossless": name != "medusa", "label": LABELS[name]}
-        for name in ms
+        name: {"policy": policy(name), "head": None, "lossless": name != "medusa", "label": LABELS[name]} for name in ms
     }
     methods.get("talon", {}).update(head="eagle3", budget=60, alpha=0.03)
     decode = {"temperature": temperature, "top_p": 1.0, "top_k": 0, "max_new_tokens": 64, "seed": 0}

@@ -125,24 +125,28 @@ def test_table2_writes_every_table_and_figure(tmp_path: Path, capsys: pytest.Cap
 
 
 class Launched:
-    """Stands for `subprocess.run`: notes commands, and leaves a finished run where each would have written one."""
+    """Notes what `reproduce` starts instead of starting it: runs, which end with `status`, and tables."""
 
     def __init__(self) -> None:
         self.commands: list[list[str]] = []
-        self.status = 0
+        self.tables: list[list[str]] = []
+        self.status = self.table_status = 0
 
-    def __call__(self, command: list[str], check: bool) -> SimpleNamespace:
+    def run(self, command: list[str], check: bool) -> SimpleNamespace:
         assert check is False
         self.commands.append(command)
-        root = next(part.removeprefix("run.root=") for part in command if part.startswith("run.root="))
-        write_run(Path(root) / "a")
         return SimpleNamespace(returncode=self.status)
+
+    def table(self, arguments: list[str]) -> int:
+        self.tables.append(arguments)
+        return self.table_status
 
 
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Launched:
     launch = Launched()
-    monkeypatch.setattr(reproduce.subprocess, "run", launch)
+    monkeypatch.setattr(reproduce.subprocess, "run", launch.run)
+    monkeypatch.setattr(reproduce.table2, "main", launch.table)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.chdir(tmp_path)
     return launch
@@ -169,7 +173,7 @@ def test_reproduce_says_what_will_run_and_runs_it(
     assert line.endswith(
         f"up to 96 new tokens an answer; at most {16 * methods * 96 * 0.055 / 60:.0f} min on two cores"
     )
-    assert (Path("results/local") / table / "table2.md").is_file()
+    assert launched.tables == [[f"results/local/{table}/runs", "--out", f"results/local/{table}"]]
 
 
 def test_reproduce_in_full_on_own_data(
@@ -187,12 +191,17 @@ def test_reproduce_in_full_on_own_data(
     assert "up to 128 new tokens an answer" in line
 
 
-def test_reproduce_passes_on_how_the_run_ended(launched: Launched) -> None:
-    for status, expected, tables in ((2, 2, False), (130, 130, False), (1, 1, True)):
-        shutil.rmtree("results", ignore_errors=True)
-        launched.status = status
-        assert reproduce.main(["table1"]) == expected
-        assert Path("results/local/table1/table2.md").is_file() == tables
+@pytest.mark.parametrize(
+    ("status", "table_status", "expected", "tables"),
+    [(2, 0, 2, 0), (130, 0, 130, 0), (1, 0, 1, 1), (0, 0, 0, 1), (0, 2, 2, 1), (1, 2, 2, 1)],
+)
+def test_reproduce_passes_on_how_the_run_ended(
+    launched: Launched, status: int, table_status: int, expected: int, tables: int
+) -> None:
+    """A run with a fault still gets its tables, which name the fault; one that was refused or interrupted does not."""
+    launched.status, launched.table_status = status, table_status
+    assert reproduce.main(["table1"]) == expected
+    assert len(launched.tables) == tables
 
 
 def test_reproduce_refuses_bad_overrides_before_it_starts(

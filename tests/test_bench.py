@@ -11,6 +11,7 @@ import torch
 from talon_bench import bench as bench_module
 from talon_bench import decode as decode_module
 from talon_bench.bench import Bench
+from talon_bench.clock import PhaseClock
 from talon_bench.drafters.base import NoDrafter
 from talon_bench.drafters.lookup import PromptLookup
 from talon_bench.drafters.session import HeadDrafter
@@ -170,6 +171,18 @@ def test_time_between_rounds_and_between_answers_is_charged_to_nobody(
     monkeypatch.setattr(bench_module, "_round_row", slow)
     turns, _ = measure(bench, SHORT)
     assert all(0 < row["decode_ms"] < 100 * row["rounds"] for row in turns)
+
+
+def test_the_clock_waits_for_the_device_that_it_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited = []
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    PhaseClock.on(torch.device("cpu")).lap("draft")
+    assert waited == []
+    clock = PhaseClock.on(torch.device("cuda", 1))
+    clock.restart()
+    clock.lap("draft")
+    assert waited == [torch.device("cuda", 1)] * 2
+    assert list(clock.take()) == ["draft"]
 
 
 def test_the_order_rotates_with_prompt_and_turn(bench: Bench) -> None:

@@ -30,13 +30,9 @@ PLAIN = (
     "{{ bos_token }}{% for m in messages %} [{{ m['role'] }}] {{ m['content'] }}{% endfor %}"
     "{% if add_generation_prompt %} [assistant]{% endif %}"
 )
-THINKING = (
-    PLAIN
-    + "{% if enable_thinking is defined %}{{ ' [think]' if enable_thinking else ' [quick]' }}{% endif %}"
-)
+THINKING = PLAIN + "{% if enable_thinking is defined %}{{ ' [think]' if enable_thinking else ' [quick]' }}{% endif %}"
 NO_SYSTEM = (
-    "{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
-    + PLAIN
+    "{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}" + PLAIN
 )
 DROPS_SYSTEM = PLAIN.replace("in messages %}", "in messages if m['role'] != 'system' %}")
 
@@ -115,9 +111,7 @@ def test_a_system_message_that_cannot_reach_the_model_is_refused(template, messa
 
 
 def test_a_template_with_a_syntax_error_is_named():
-    with pytest.raises(
-        UsageError, match=r"target\.chat_template: expected a Jinja template, found an error in line 2"
-    ):
+    with pytest.raises(UsageError, match=r"target\.chat_template: expected a Jinja template, found an error in line 2"):
         ChatRenderer(tokenizer(None), chat_template="a\n{% if %}").render([{"role": "user", "content": "hi"}])
 
 

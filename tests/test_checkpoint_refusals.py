@@ -45,17 +45,13 @@ def test_eagle1_has_no_norms_and_no_lm_head(tmp_path, name):
 def test_part_of_the_attention_biases_is_refused(tmp_path):
     tensors = renamed(eagle_tensors(qkv_bias=True), EAGLE_NAMES)
     del tensors["layers.0.self_attn.v_proj.bias"]
-    assert "missing: layer.self_attn.v_proj.bias; unexpected: none" in refusal(
-        write(tmp_path, CONFIG, tensors)
-    )
+    assert "missing: layer.self_attn.v_proj.bias; unexpected: none" in refusal(write(tmp_path, CONFIG, tensors))
 
 
 def test_not_an_eagle_head(tmp_path):
     tensors = renamed(eagle_tensors(), EAGLE_NAMES)
     without = {key: tensor for key, tensor in tensors.items() if key != "fc.weight"}
-    assert "not an EAGLE head: missing fc.weight; found layer." in refusal(
-        write(tmp_path / "a", CONFIG, without)
-    )
+    assert "not an EAGLE head: missing fc.weight; found layer." in refusal(write(tmp_path / "a", CONFIG, without))
     odd = tensors | {"fc.weight": torch.ones(H, 3 * H)}
     message = refusal(write(tmp_path / "b", CONFIG, odd))
     assert "not an EAGLE head: fc.weight (8, 24) with q_proj (8, 8)" in message
@@ -101,10 +97,7 @@ def test_shapes_are_checked(tmp_path, name, shape, expected):
     tensors = renamed(eagle3_tensors(), EAGLE3_NAMES) | t2d()
     tensors[name] = torch.ones(shape, dtype=tensors[name].dtype)
     message = refusal(write(tmp_path, EAGLE3_CONFIG, tensors))
-    assert (
-        f"{name.replace('midlayer', 'layer')} has shape {shape}, expected {expected} from config.json"
-        in message
-    )
+    assert f"{name.replace('midlayer', 'layer')} has shape {shape}, expected {expected} from config.json" in message
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
@@ -162,9 +155,7 @@ def test_truncated_weights(tmp_path, form, kept):
 def test_bin_may_hold_only_tensors(tmp_path):
     write(tmp_path, CONFIG, {}, "bin")
     torch.save({"path": tmp_path}, tmp_path / "pytorch_model.bin")
-    assert "pytorch_model.bin is truncated or not a weight file (objects other than tensors" in refusal(
-        tmp_path
-    )
+    assert "pytorch_model.bin is truncated or not a weight file (objects other than tensors" in refusal(tmp_path)
     torch.save({"state_dict": eagle_tensors()}, tmp_path / "pytorch_model.bin")
     assert "pytorch_model.bin is not a plain state dict of tensors" in refusal(tmp_path)
 
@@ -174,9 +165,7 @@ def test_broken_indices(tmp_path):
     eagle3_folder(tmp_path)
     index = eagle3_folder(folder, "sharded-safetensors") / "model.safetensors.index.json"
     weight_map = json.loads(index.read_text())["weight_map"]
-    index.write_text(
-        json.dumps({"weight_map": weight_map | {"gone.weight": next(iter(weight_map.values()))}})
-    )
+    index.write_text(json.dumps({"weight_map": weight_map | {"gone.weight": next(iter(weight_map.values()))}}))
     assert "lists gone.weight, absent from the shards" in refusal(folder)
     index.write_text(json.dumps({"weight_map": weight_map | {"fc.weight": "../model.safetensors"}}))
     assert "names '../model.safetensors', not a file of the head's folder" in refusal(folder)

@@ -35,10 +35,7 @@ def test_head_dim_comes_from_the_tensors(tmp_path):
     head = load(eagle3_folder(tmp_path / "b", head_dim=128))
     assert head.spec.head_dim == 4
     assert "config.json: head_dim = 128 ignored" in head.spec.origins["head_dim"]
-    wide = {
-        f"midlayer.self_attn.{p}_proj.weight": torch.ones(r, 2 * H)
-        for p, r in {"q": 16, "k": 8, "v": 8}.items()
-    }
+    wide = {f"midlayer.self_attn.{p}_proj.weight": torch.ones(r, 2 * H) for p, r in {"q": 16, "k": 8, "v": 8}.items()}
     wide["midlayer.self_attn.o_proj.weight"] = torch.ones(H, 16)
     head = load(write(tmp_path / "c", EAGLE3_CONFIG, renamed(eagle3_tensors(), EAGLE3_NAMES) | wide))
     assert (head.spec.head_dim, head.spec.origins["head_dim"]) == (8, "tensors: rows of q_proj / heads")
@@ -77,9 +74,7 @@ def test_rope_override_wins_and_is_told(tmp_path):
     assert "rotary scaling 'llama3', expected null, 'default' or 'linear'" in refusal(folder)
     head = load(folder, rope_theta=5e5)
     assert (head.spec.rope_theta, head.spec.rope_factor) == (5e5, 1.0)
-    assert head.warnings == (
-        "rotary scaling 'llama3' of rope_scaling is ignored because rope_theta is overridden",
-    )
+    assert head.warnings == ("rotary scaling 'llama3' of rope_scaling is ignored because rope_theta is overridden",)
 
 
 def test_two_rotary_bases_warn(tmp_path):
@@ -135,9 +130,7 @@ def test_feature_layers_that_do_not_fit(tmp_path, layers):
 
 def test_feature_layers_of_an_eagle1_head_are_refused(tmp_path):
     folder = write(tmp_path, CONFIG, renamed(eagle_tensors(), EAGLE_NAMES))
-    assert "feature_layers is set, but an EAGLE-1/2 head has none" in refusal(
-        folder, feature_layers=(1, 2, 3)
-    )
+    assert "feature_layers is set, but an EAGLE-1/2 head has none" in refusal(folder, feature_layers=(1, 2, 3))
 
 
 @pytest.mark.parametrize(

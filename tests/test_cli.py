@@ -136,7 +136,7 @@ def test_an_experiment_with_a_grid_runs_all_of_it(cli: CommandLine, tmp_path: Pa
 
 def test_sampling_repeats_with_the_seed(cli: CommandLine) -> None:
     def ids(*overrides: str) -> list[list[int]]:
-        result = cli("decode.temperature=1", "dataset=mt_bench", *overrides)
+        result = cli("decode.temperature=1", "dataset=mt_bench", "dataset.limit=2", *overrides)
         assert result.status == 0
         assert {entry["lossless"] for entry in result.last["methods"].values()} == {None}
         return [row["output_ids"] for row in rows(result.folder, "turns")]
@@ -276,7 +276,7 @@ def test_the_program_refuses_a_bad_request_before_it_loads_anything(
 
 def test_the_program_stops_on_ctrl_c_and_resumes(cli: CommandLine, tmp_path: Path) -> None:
     """The same request is ended by SIGINT in a process of its own and completed in this one."""
-    request = [*cli.base, "dataset.limit=3", "decode.max_new_tokens=300", f"run.dir='{tmp_path / 'here'}'"]
+    request = [*cli.base, "dataset.limit=3", "decode.max_new_tokens=200", f"run.dir='{tmp_path / 'here'}'"]
     running = subprocess.Popen(
         [*PROGRAM, *request],
         cwd=tmp_path,

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+from dataclasses import fields
+from itertools import zip_longest
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from talon_bench.compose import compose_config
 from talon_bench.errors import UsageError
@@ -15,10 +20,23 @@ from talon_bench.methods import METHOD_SCHEMAS, HeadMethodConfig, MethodConfig, 
 from talon_bench.paths import shipped
 from talon_bench.policies import Eagle, Static, Talon
 from talon_bench.prompts.chat import ChatRenderer
-from talon_bench.schema import Config
+from talon_bench.prompts.config import DataConfig, DatasetConfig, HubConfig
+from talon_bench.schema import (
+    Config,
+    DecodeConfig,
+    HeadConfig,
+    LaunchConfig,
+    LineupConfig,
+    RunConfig,
+    SweepConfig,
+    TargetConfig,
+    TrackingConfig,
+)
 from toys import toy_tokenizer
 
 CONF = shipped("conf")
+ROOT = Path(__file__).resolve().parents[1]
+CONFIGURATION = ROOT / "docs" / "configuration.md"
 SYSTEM = (
     "A chat between a curious user and an artificial intelligence assistant. "
     "The assistant gives helpful, detailed, and polite answers to the user's questions."
@@ -133,9 +151,10 @@ def test_every_sweep_makes_one_variant_per_value(sweep: str) -> None:
 
 @pytest.mark.parametrize("experiment", names("experiment"))
 def test_every_experiment_composes_with_every_value_of_its_grid(experiment: str) -> None:
-    grid = [f"{key}={value}" for key, values in sweeper_params(experiment).items() for value in values.split(",")]
-    for override in grid or ["run.fresh=false"]:
-        config = compose_config([f"+experiment={experiment}", override])
+    grid = {key: values.split(",") for key, values in sweeper_params(experiment).items()}
+    assert set(grid.get("dataset", ())) <= set(names("dataset"))
+    for target in grid.get("target", ["smollm2"]):
+        config = compose_config([f"+experiment={experiment}", f"target={target}"])
         methods, _ = resolve(config)
         assert methods[0].name == "ar"
         drafting = [method.name for method in methods if head_kind(method)]
@@ -208,3 +227,61 @@ def test_settings_of_a_method_go_to_the_records_without_its_name(default: Config
     }
     plain: MethodConfig = default.lineup.methods["ar"]
     assert plain.settings() == {"policy": "ar", "label": "AR", "head": None, "lossless": True}
+
+
+def documented_commands() -> list[str]:
+    """Every call of the program in the pages' shell examples."""
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    blocks = [block for page in pages for block in re.findall(r"```bash\n(.*?)```", page.read_text(), flags=re.DOTALL)]
+    lines = [line for block in blocks for line in block.splitlines() if line.startswith("python -m talon_bench")]
+    return sorted({shlex.join(shlex.split(line, comments=True)[3:]) for line in lines})
+
+
+@pytest.mark.parametrize("command", documented_commands())
+def test_every_command_of_the_documentation_composes(command: str) -> None:
+    """With several values for a key, each of them is tried once."""
+    words = [word for word in shlex.split(command) if "=" in word]
+    choices = []
+    for override in OverridesParser.create().parse_overrides(words):
+        sweep = override.is_sweep_override()
+        values = override.sweep_string_iterator() if sweep else [override.get_value_element_as_str()]
+        choices.append([f"{override.get_key_element()}={value}" for value in values])
+    for overrides in zip_longest(*choices) if choices else [()]:
+        filled = [chosen or options[0] for chosen, options in zip(overrides, choices, strict=True)]
+        methods, left_out = resolve(compose_config(filled))
+        assert len(methods) + len(left_out) >= 2
+
+
+def test_the_documentation_shows_each_kind_of_request() -> None:
+    text = "\n".join(documented_commands())
+    for part in ("+sweep=", "+experiment=", "-m ", "target=local", "tracking=wandb", "data.root=", "data.source=hub"):
+        assert part in text
+
+
+def test_every_option_is_documented() -> None:
+    text = CONFIGURATION.read_text(encoding="utf-8")
+    schemas = [TargetConfig, HeadConfig, DatasetConfig, HubConfig, DataConfig, LineupConfig, SweepConfig, DecodeConfig]
+    schemas += [RunConfig, TrackingConfig, LaunchConfig, *METHOD_SCHEMAS.values()]
+    options = {field.name for schema in schemas for field in fields(schema)} - {"name", "label"}
+    missing = sorted(name for name in options if not re.search(rf"`[\w.]*\.{name}(`|\.NAME`)", text))
+    assert missing == []
+
+
+@pytest.mark.parametrize("group", sorted(path.name for path in CONF.iterdir() if path.is_dir()))
+def test_every_file_of_every_group_is_documented(group: str) -> None:
+    text = CONFIGURATION.read_text(encoding="utf-8")
+    line = next(line for line in text.splitlines() if line.startswith(f"| `{group}` |"))
+    suffix = "_embedded"
+    for name in names(group if group != "head" else "target"):
+        short = name.removesuffix(suffix) if group == "experiment" else name
+        assert f"`{short}`" in line or group == "head", name
+
+
+def test_every_default_in_the_documentation_is_the_schemas(default: Config) -> None:
+    rows = re.findall(
+        r"^\| `((?:decode|run|tracking|launch|data)\.\w+)` \| (\S+) \|", CONFIGURATION.read_text(), flags=re.M
+    )
+    assert len(rows) >= 13
+    for option, shown in rows:
+        group, name = option.split(".")
+        assert yaml.safe_load(shown) == getattr(getattr(default, group), name), option

@@ -57,10 +57,7 @@ def test_other_files_than_the_published_ones_only_warn(step, folder, capsys):
     }
     for name, place in PLACES.items():
         digest = hashlib.sha256((folder / place).read_bytes()).hexdigest()
-        assert (
-            f"warning: {name}: {place} differs from the published file (sha256 {digest})"
-            in printed.splitlines()
-        )
+        assert f"warning: {name}: {place} differs from the published file (sha256 {digest})" in printed.splitlines()
 
 
 def test_missing_and_broken_files_are_errors_and_the_others_are_still_checked(step, folder, capsys):
@@ -73,9 +70,7 @@ def test_missing_and_broken_files_are_errors_and_the_others_are_still_checked(st
     assert found["mt_bench"]["rows"] == 12
     broken, missing = errors.splitlines()
     assert broken.startswith("error: gsm8k/test.jsonl line 13: field 'answer'")
-    assert missing.startswith(
-        "error: humaneval: found no file in data.root, looked for humaneval/HumanEval.jsonl.gz"
-    )
+    assert missing.startswith("error: humaneval: found no file in data.root, looked for humaneval/HumanEval.jsonl.gz")
     assert "openai/human-eval" in missing
     assert str(folder) not in printed + errors
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -88,6 +89,9 @@ def test_run_json_says_what_was_run(run: Callable, base: list[str]) -> None:
     assert {"load_before", "load_after", "cpu", "cores", "git_commit", "python", "transformers"} <= set(machine)
     assert written["config"]["method"]["name"] == "talon_small"
     assert written["windows"] == {"head": 0}
+    text = (Path(__file__).parents[1] / "docs" / "records.md").read_text(encoding="utf-8")
+    keys = {*written, *machine, *checkpoint, *dataset, *written["decode"]}
+    assert sorted(key for key in keys if f"`{key}`" not in text) == []
 
 
 def test_the_users_home_is_not_written_down(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,6 +165,12 @@ def test_a_finished_run_is_reported_without_a_model(run: Callable, monkeypatch: 
     assert run("dataset.limit=1") == first
 
 
+def test_a_run_folder_may_lie_in_the_users_home(run: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for where in ("run.dir='~/here'", "run.root='~/runs'"):
+        assert folder(run("dataset.limit=1", "lineup=baseline", where)).is_relative_to(tmp_path / "home")
+
+
 def test_jobs_that_share_a_target_load_it_once(run: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     loads = []
     monkeypatch.setattr(job, "_targets", {})
@@ -168,8 +178,11 @@ def test_jobs_that_share_a_target_load_it_once(run: Callable, monkeypatch: pytes
     run("dataset.limit=1")
     run("dataset.limit=1", "method.alpha=0.5")
     assert len(loads) == 1
+    first = weakref.ref(next(iter(job._targets.values())).target)
+    assert first() is not None
     run("dataset.limit=1", "target.name=other")
     assert len(loads) == 2
+    assert first() is None, "two targets may not fit into memory"
 
 
 @pytest.mark.parametrize("temperature", [0, 1])

@@ -156,9 +156,7 @@ def test_acceptance_by_rank(rounds: pd.DataFrame) -> None:
     }
 
 
-def test_funnel_is_the_same_in_blocks_and_from_arrow(
-    rounds: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_funnel_is_the_same_in_blocks_and_from_arrow(rounds: pd.DataFrame, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = metrics.accepted_by_depth(rounds), metrics.accepted_by_rank(rounds)
     monkeypatch.setattr(metrics, "_BLOCK_ROWS", 4)
     lists = pd.ArrowDtype(pa.list_(pa.int16()))
@@ -257,9 +255,7 @@ def test_summary_does_not_depend_on_row_order_or_index(turns: pd.DataFrame, roun
             assert getattr(other, field) == pytest.approx(value, nan_ok=True), field
 
 
-def test_summary_of_a_method_that_always_failed_is_a_row_of_nan(
-    turns: pd.DataFrame, rounds: pd.DataFrame
-) -> None:
+def test_summary_of_a_method_that_always_failed_is_a_row_of_nan(turns: pd.DataFrame, rounds: pd.DataFrame) -> None:
     turns.loc[turns["method"] == "talon", "status"] = "failed"
     talon = metrics.summarise(turns, rounds)[1]
     assert (talon.prompts, talon.turns, talon.failed) == (0, 0, 2)

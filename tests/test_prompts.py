@@ -55,17 +55,11 @@ EXPECTED = {
         Prompt("8", "math", ("1 + 1?", "2 + 2?"), {"turn_1": "2"}),
     ),
     "gsm8k": (
-        Prompt(
-            "gsm8k-0000", "math", ("Two pens at $3?",), {"answer": ROWS["gsm8k"][0]["answer"], "final": "6"}
-        ),
-        Prompt(
-            "gsm8k-0001", "math", ("A house?",), {"answer": "It costs\n#### -1,234,567", "final": "-1234567"}
-        ),
+        Prompt("gsm8k-0000", "math", ("Two pens at $3?",), {"answer": ROWS["gsm8k"][0]["answer"], "final": "6"}),
+        Prompt("gsm8k-0001", "math", ("A house?",), {"answer": "It costs\n#### -1,234,567", "final": "-1234567"}),
     ),
     "humaneval": (
-        Prompt(
-            "T/0", "coding", ("Complete the code I provided.\n\ndef one():\n",), dict(ROWS["humaneval"][0])
-        ),
+        Prompt("T/0", "coding", ("Complete the code I provided.\n\ndef one():\n",), dict(ROWS["humaneval"][0])),
     ),
 }
 
@@ -201,9 +195,7 @@ def test_unicode_line_separators_do_not_split_a_row(tmp_path):
 
 
 def test_the_first_candidate_file_is_read_and_a_missing_one_names_all(tmp_path):
-    with pytest.raises(
-        UsageError, match=r"looked for mt_bench/question\.jsonl, question\.jsonl; take .*FastChat"
-    ):
+    with pytest.raises(UsageError, match=r"looked for mt_bench/question\.jsonl, question\.jsonl; take .*FastChat"):
         load_prompts(config("mt_bench"), DataConfig(root=str(tmp_path)))
     (tmp_path / "question.jsonl").write_bytes(jsonl(ROWS["mt_bench"][:1]))
     assert load_prompts(config("mt_bench"), DataConfig(root=str(tmp_path))).origin == "question.jsonl"
@@ -328,9 +320,7 @@ def test_the_shuffle_is_the_same_on_every_python(tmp_path):
 
 def test_ids_keep_the_order_given_and_unknown_ones_are_listed(tmp_path):
     assert numbers(local(tmp_path, "gsm8k", many(9), ids=["gsm8k-0007", "gsm8k-0002"])) == [7, 2]
-    with pytest.raises(
-        UsageError, match="gsm8k has no x, gsm8k-0009; its 9 ids run from gsm8k-0000 to gsm8k-0008"
-    ):
+    with pytest.raises(UsageError, match="gsm8k has no x, gsm8k-0009; its 9 ids run from gsm8k-0000 to gsm8k-0008"):
         local(tmp_path, "gsm8k", many(9), ids=["x", "gsm8k-0001", "gsm8k-0009"])
     assert [p.id for p in local(tmp_path, "mt_bench", jsonl(ROWS["mt_bench"]), ids=[8]).prompts] == ["8"]
 
@@ -364,9 +354,7 @@ def test_impossible_settings_are_refused(overrides, message):
 
 
 def test_data_config_knows_its_sources():
-    with pytest.raises(
-        UsageError, match=r"data\.source=web: expected one of auto, local, hub, package, samples"
-    ):
+    with pytest.raises(UsageError, match=r"data\.source=web: expected one of auto, local, hub, package, samples"):
         DataConfig(source="web")
 
 

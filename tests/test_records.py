@@ -248,3 +248,11 @@ def test_a_value_of_the_wrong_type_is_refused_before_it_is_on_disk(tmp_path: Pat
     with pytest.raises(pa.ArrowInvalid, match="tried to convert to int16"):
         folder.add(0, [turn("p0", turn="first")], [])
     assert folder.done() == set()
+
+
+def test_every_column_is_documented() -> None:
+    text = (Path(__file__).parents[1] / "docs" / "records.md").read_text(encoding="utf-8")
+    first, second = text.index("## turns.parquet"), text.index("## rounds.parquet")
+    for schema, section in ((TURNS, text[first:second]), (ROUNDS, text[second:])):
+        documented = " ".join(line.split("|")[1] for line in section.splitlines() if line.startswith("| `"))
+        assert [name for name in schema.names if f"`{name}`" not in documented] == []

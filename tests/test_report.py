@@ -67,9 +67,7 @@ def test_load_names_missing_and_broken_files(tmp_path: Path) -> None:
 def test_load_refuses_records_that_contradict_each_other(tmp_path: Path) -> None:
     write_run(tmp_path)
     alter_turns(tmp_path, new_tokens=12)
-    with pytest.raises(
-        UsageError, match="p0 turn 0 method talon has 4 rounds, 8 tokens, expected 4 rounds, 11 tokens"
-    ):
+    with pytest.raises(UsageError, match="p0 turn 0 method talon has 4 rounds, 8 tokens, expected 4 rounds, 11 tokens"):
         load_run(tmp_path)
     write_run(tmp_path)
     alter_turns(tmp_path, method="eagle3")
@@ -123,9 +121,7 @@ def test_notes_keep_quiet_about_what_did_not_happen(tmp_path: Path) -> None:
 def test_notes_count_what_was_not_measured(tmp_path: Path) -> None:
     write_run(tmp_path)
     alter_turns(tmp_path, status="skipped", new_tokens=0, rounds=0, decode_ms=None, equals_ar=None)
-    assert "TALON_x 50% & more: 0 turns failed, 1 skipped, 5 measured." in "\n".join(
-        notes([load_run(tmp_path)])
-    )
+    assert "TALON_x 50% & more: 0 turns failed, 1 skipped, 5 measured." in "\n".join(notes([load_run(tmp_path)]))
 
 
 def test_notes_name_the_sampling(tmp_path: Path) -> None:

@@ -120,7 +120,5 @@ def test_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(not cell.get("outputs") for cell in notebook.cells)
     NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(ROOT / "notebooks")}}).execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
-    assert any(
-        "**2.00 [2.00, 2.00]**" in output.get("data", {}).get("text/markdown", "") for output in outputs
-    )
+    assert any("**2.00 [2.00, 2.00]**" in output.get("data", {}).get("text/markdown", "") for output in outputs)
     assert sum("image/png" in output.get("data", {}) for output in outputs) == 3

@@ -73,11 +73,7 @@ def test_methods_with_one_label_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_detail_table(tmp_path: Path) -> None:
-    row = (
-        tables.detail_table([load_run(write_run(tmp_path, differs=2))])
-        .set_index("method")
-        .loc["TALON_x 50% & more"]
-    )
+    row = tables.detail_table([load_run(write_run(tmp_path, differs=2))]).set_index("method").loc["TALON_x 50% & more"]
     assert (row["prompts"], row["turns"], row["failed"], row["skipped"]) == (6, 6, 0, 0)
     assert (row["MAT"], row["eta"], row["tokens/s"], row["speedup"]) == (2.0, 2.0, pytest.approx(200.0), 2.0)
     gamma = (10 / 8) / (76 / 8)

@@ -17,9 +17,7 @@ from talon_bench.prompts.config import DataConfig, DatasetConfig
 from talon_bench.prompts.humaneval import INSTRUCTION
 from talon_bench.prompts.source import load_prompts
 
-SHARED = (
-    Path(os.environ.get("TALON_BENCH_SHARED", Path(__file__).resolve().parents[1].parent / "shared")) / "data"
-)
+SHARED = Path(os.environ.get("TALON_BENCH_SHARED", Path(__file__).resolve().parents[1].parent / "shared")) / "data"
 
 
 def config(name: str) -> DatasetConfig:
@@ -41,9 +39,7 @@ def test_mt_bench_samples_cover_the_eight_categories():
 
 def test_gsm8k_samples_add_up():
     for prompt in load_prompts(config("gsm8k"), DataConfig(source="samples")).prompts:
-        steps = re.findall(
-            r"([\d./*+() -]+) = \$?<<([\d./*+()-]+)=([\d.]+)>>([\d,.]*\d)", prompt.reference["answer"]
-        )
+        steps = re.findall(r"([\d./*+() -]+) = \$?<<([\d./*+()-]+)=([\d.]+)>>([\d,.]*\d)", prompt.reference["answer"])
         assert len(steps) == prompt.reference["answer"].count("<<") >= 2
         for shown, sum_, value, written in steps:
             assert shown.replace(" ", "") == sum_
@@ -85,9 +81,7 @@ def test_published_mt_bench_has_ten_conversations_a_category():
 
 
 def test_humaneval_of_the_package_is_the_published_file():
-    assert (
-        load_prompts(config("humaneval"), DataConfig(source="package")).prompts == shared("humaneval").prompts
-    )
+    assert load_prompts(config("humaneval"), DataConfig(source="package")).prompts == shared("humaneval").prompts
 
 
 def eagle_turns(name: str) -> list[str]:

@@ -42,9 +42,7 @@ def test_interval_agrees_with_scipy() -> None:
         rng=np.random.default_rng(6),
     ).confidence_interval
     assert ours.value == pytest.approx(a.sum() / b.sum())
-    monte_carlo = 0.04 * (
-        theirs.high - theirs.low
-    )  # four standard errors of the difference of two such percentiles
+    monte_carlo = 0.04 * (theirs.high - theirs.low)  # four standard errors of the difference of two such percentiles
     assert ours.low == pytest.approx(theirs.low, abs=monte_carlo)
     assert ours.high == pytest.approx(theirs.high, abs=monte_carlo)
 

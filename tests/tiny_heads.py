@@ -72,9 +72,7 @@ def layer_tensors(width: int, gen: torch.Generator, bias: bool = False) -> dict[
         "post_attention_layernorm.weight": (H,),
     }
     if bias:
-        shapes |= {
-            f"self_attn.{p}_proj.bias": (n * DIM,) for p, n in zip("qkv", (HEADS, KV, KV), strict=True)
-        }
+        shapes |= {f"self_attn.{p}_proj.bias": (n * DIM,) for p, n in zip("qkv", (HEADS, KV, KV), strict=True)}
     return {f"layer.{name}": torch.randn(shape, generator=gen) for name, shape in shapes.items()}
 
 

@@ -21,7 +21,7 @@ class PhaseClock:
 
     @classmethod
     def on(cls, device: torch.device) -> PhaseClock:
-        return cls(torch.cuda.synchronize if device.type == "cuda" else None)
+        return cls((lambda: torch.cuda.synchronize(device)) if device.type == "cuda" else None)
 
     def restart(self) -> None:
         """Forget the time since the last call: it belongs to no phase (recording, reporting)."""

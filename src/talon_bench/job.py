@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import sys
@@ -124,6 +125,9 @@ def _target(config: Config) -> LoadedTarget:
     key = json.dumps([asdict(config.target), asdict(config.launch)], sort_keys=True)
     if key not in _targets:
         _targets.clear()
+        # The warm-up froze the last target out of garbage collection, and two may not fit into memory.
+        gc.unfreeze()
+        gc.collect()
         _targets[key] = load_target(config.target, config.launch)
     return _targets[key]
 
@@ -187,8 +191,9 @@ def _identity(config: Config, methods: list[MethodConfig], prompts: PromptSet) -
 
 def _run_path(config: Config, identity: str) -> Path:
     if config.run.dir:
-        return Path(config.run.dir)
-    return Path(config.run.root) / f"{config.target.name}-{config.dataset.name}-{config.lineup.name}-{identity[:8]}"
+        return Path(config.run.dir).expanduser()
+    name = f"{config.target.name}-{config.dataset.name}-{config.lineup.name}-{identity[:8]}"
+    return Path(config.run.root).expanduser() / name
 
 
 def _cap(config: Config) -> int:
