@@ -97,7 +97,7 @@ def _measure(
         "decode": {**asdict(config.decode), "max_new_tokens": _cap(config)},
         "methods": {method.name: method.settings() for method in methods},
         "left_out": left_out,
-        "config": provenance.without_home(asdict(config)),
+        "config": provenance.without_folders(asdict(config)),
         "checkpoint": loaded.facts,
         "provenance": provenance.describe(loaded.target.device, loaded.target.dtype),
     }

@@ -53,15 +53,17 @@ def now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
-def without_home(value: Any) -> Any:
-    """A copy of nested config values in which the user's home folder is written `~`."""
+def without_folders(value: Any) -> Any:
+    """A copy of nested config values in which an absolute path keeps its last part only: `.../data`.
+
+    Records are made to be shared; the folders of one machine say nothing to others, and may say too much.
+    """
     if isinstance(value, dict):
-        return {key: without_home(item) for key, item in value.items()}
+        return {key: without_folders(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [without_home(item) for item in value]
-    home = str(Path.home())
-    if isinstance(value, str) and (value == home or value.startswith(home + os.sep)):
-        return "~" + value[len(home) :]
+        return [without_folders(item) for item in value]
+    if isinstance(value, str) and Path(value).expanduser().is_absolute():
+        return f".../{Path(value).name}"
     return value
 
 
