@@ -62,7 +62,7 @@ def without_folders(value: Any) -> Any:
         return {key: without_folders(item) for key, item in value.items()}
     if isinstance(value, list):
         return [without_folders(item) for item in value]
-    if isinstance(value, str) and Path(value).expanduser().is_absolute():
+    if isinstance(value, str) and value.startswith((os.sep, f"~{os.sep}")):
         return f".../{Path(value).name}"
     return value
 
