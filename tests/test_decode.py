@@ -349,9 +349,13 @@ def test_queued_work_is_waited_for_before_each_reading(ticks):
     assert queued == []
 
 
-def test_only_an_accelerator_is_waited_for():
-    assert PhaseClock.on(torch.device("cpu"))._synchronise is None
-    assert PhaseClock.on(torch.device("cuda"))._synchronise is torch.cuda.synchronize
+def test_only_an_accelerator_is_waited_for_and_it_is_the_runs_own(monkeypatch: pytest.MonkeyPatch):
+    waited = []
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    PhaseClock.on(torch.device("cpu")).lap("draft")
+    assert waited == []
+    PhaseClock.on(torch.device("cuda:1")).lap("draft")
+    assert waited == [torch.device("cuda:1")]
 
 
 def slowed(owner: object, method: str, seconds: int, ticks: Ticks, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from conftest import ToyFolders
 from talon_bench import decode, job, loading
@@ -301,6 +302,15 @@ def test_a_damaged_target_is_refused_in_one_line(run: Callable, tmp_path: Path, 
     with pytest.raises(UsageError, match="target toy: target cannot be loaded") as error:
         run(f"target.path='{target}'")
     assert "\n" not in str(error.value)
+
+
+def test_a_target_that_lacks_a_tensor_is_refused(run: Callable, tmp_path: Path) -> None:
+    target = write_toy_target(tmp_path / "target", "llama")
+    tensors = load_file(target / "model.safetensors")
+    del tensors["model.layers.3.mlp.up_proj.weight"]
+    save_file(tensors, target / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UsageError, match=r"target toy: target lacks model\.layers\.3\.mlp\.up_proj\.weight; fetch"):
+        run(f"target.path='{target}'")
 
 
 def test_bfloat16_runs_on_the_fused_engine_and_says_so(run: Callable) -> None:

@@ -63,9 +63,14 @@ def load_target(config: TargetConfig, launch: LaunchConfig) -> LoadedTarget:
     dtype = _dtype(config.dtype, device)
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder)
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+        model, loading = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, output_loading_info=True)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise UsageError(f"target {config.name}: {folder.name} cannot be loaded ({_one_line(error)})") from error
+    if missing := sorted(loading["missing_keys"]):
+        # transformers fills them with random numbers and only warns.
+        raise UsageError(
+            f"target {config.name}: {folder.name} lacks {', '.join(missing[:4])}; fetch the checkpoint again"
+        )
     fuse = config.fuse if config.fuse is not None else device.type == "cpu" and model.dtype is torch.bfloat16
     if fuse and device.type != "cpu":
         raise UsageError("target.fuse is the CPU engine; leave it null on a GPU")
