@@ -34,8 +34,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m analysis.baseline", description=__doc__.splitlines()[0])
     parser.add_argument("overrides", nargs="*", help="Hydra overrides: target, dataset, data, decode, launch")
     config = compose_config(parser.parse_args(argv).overrides)
-    if config.launch.threads:
-        torch.set_num_threads(config.launch.threads)
     prompts = load_prompts(config.dataset, config.data)
     loaded = load_target(config.target, config.launch)
     target = loaded.target
@@ -47,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     renderer = ChatRenderer(
         loaded.tokenizer, config.dataset.system, config.target.thinking, config.target.chat_template
     )
-    cap = config.dataset.max_new_tokens or config.decode.max_new_tokens
+    cap = config.max_new_tokens
     machine = provenance.describe(target.device, target.dtype)
     equal, seconds, tokens = 0, {"ar": 0.0, "generate": 0.0}, {"ar": 0, "generate": 0}
     for prompt in track(prompts.prompts, description=f"{config.target.name} x {prompts.name}"):

@@ -60,8 +60,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--repeats", type=int, default=20)
     arguments = parser.parse_intermixed_args(argv)
     config = compose_config(arguments.overrides)
-    if config.launch.threads:
-        torch.set_num_threads(config.launch.threads)
     target = load_target(config.target, config.launch).target
     machine = provenance.describe(target.device, target.dtype)
     rows = cost_rows(target, arguments.context, arguments.repeats)

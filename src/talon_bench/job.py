@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 
 from talon_bench import provenance
@@ -59,7 +58,7 @@ def run(config: Config) -> Outcome:
             _measure(config, folder, identity, methods, left_out, sampler, prompts)
     finally:
         folder.close()
-    return _report(folder.path, config)
+    return _report(folder.path)
 
 
 def _measure(
@@ -71,8 +70,6 @@ def _measure(
     sampler: Sampler,
     prompts: PromptSet,
 ) -> None:
-    if config.launch.threads:
-        torch.set_num_threads(config.launch.threads)
     loaded = _target(config)
     heads = {kind: load_draft_head(kind, config.head[kind], loaded.target) for kind in _kinds(methods)}
     bench = Bench(
@@ -86,7 +83,7 @@ def _measure(
         ),
         eos_ids=loaded.eos_ids,
         sampler=sampler,
-        max_new_tokens=_cap(config),
+        max_new_tokens=config.max_new_tokens,
         seed=config.decode.seed,
     )
     info = {
@@ -94,7 +91,7 @@ def _measure(
         "target": config.target.name,
         "heads": {kind: _head_facts(head) for kind, (_, head) in heads.items()},
         "dataset": _dataset_facts(prompts),
-        "decode": {**asdict(config.decode), "max_new_tokens": _cap(config)},
+        "decode": {**asdict(config.decode), "max_new_tokens": config.max_new_tokens},
         "methods": {method.name: method.settings() for method in methods},
         "left_out": left_out,
         "config": provenance.without_folders(asdict(config)),
@@ -132,7 +129,7 @@ def _target(config: Config) -> LoadedTarget:
     return _targets[key]
 
 
-def _report(path: Path, config: Config) -> Outcome:
+def _report(path: Path) -> Outcome:
     data = load_run(path)
     summaries = list(data.summaries.values())
     title = (
@@ -181,7 +178,7 @@ def _identity(config: Config, methods: list[MethodConfig], prompts: PromptSet) -
         [
             config.dataset.name,
             config.dataset.system,
-            _cap(config),
+            config.max_new_tokens,
             prompts.sha256,
             [(prompt.id, len(prompt.turns)) for prompt in prompts.prompts],
         ],
@@ -194,10 +191,6 @@ def _run_path(config: Config, identity: str) -> Path:
         return Path(config.run.dir).expanduser()
     name = f"{config.target.name}-{config.dataset.name}-{config.lineup.name}-{identity[:8]}"
     return Path(config.run.root).expanduser() / name
-
-
-def _cap(config: Config) -> int:
-    return config.dataset.max_new_tokens or config.decode.max_new_tokens
 
 
 def _kinds(methods: list[MethodConfig]) -> list[str]:

@@ -52,12 +52,14 @@ def resolve_device(name: str) -> torch.device:
 
 
 def load_target(config: TargetConfig, launch: LaunchConfig) -> LoadedTarget:
-    """Load tokenizer and model, put the model on its device and wrap it."""
+    """Load tokenizer and model, put the model on its device, with the threads that `launch` asks for, and wrap it."""
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
     logging.disable_progress_bar()
+    if launch.threads:
+        torch.set_num_threads(launch.threads)
     device = resolve_device(launch.device)
     folder, revision = _folder(config)
     dtype = _dtype(config.dtype, device)

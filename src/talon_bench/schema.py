@@ -181,6 +181,11 @@ class Config:
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     launch: LaunchConfig = field(default_factory=LaunchConfig)
 
+    @property
+    def max_new_tokens(self) -> int:
+        """The cap of an answer: the data set's own where it has one."""
+        return self.dataset.max_new_tokens or self.decode.max_new_tokens
+
     def __post_init__(self) -> None:
         self.head = {kind: head for kind, head in self.head.items() if head.sources}
         for kind, head in self.head.items():

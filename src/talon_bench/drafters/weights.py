@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import pickle
 import zipfile
@@ -14,6 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from talon_bench.checksum import sha256_of
 from talon_bench.errors import UsageError
 
 ENTRIES = (
@@ -51,12 +51,7 @@ class WeightFiles:
 
     def sha256(self) -> str:
         """Hex digest over the files' bytes in name order; for one file, what `sha256sum` prints."""
-        digest = hashlib.sha256()
-        for path in self.paths:
-            with path.open("rb") as stream:
-                while block := stream.read(1 << 20):
-                    digest.update(block)
-        return digest.hexdigest()
+        return sha256_of(*self.paths)
 
 
 def find_weights(folder: Path) -> WeightFiles:

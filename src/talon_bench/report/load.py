@@ -15,8 +15,7 @@ import pyarrow.parquet as pq
 
 from talon_bench.errors import UsageError
 from talon_bench.metrics import BASELINE, KEYS, MethodSummary, decode_tokens, measured, summarise
-
-SCHEMA = 1
+from talon_bench.records import SCHEMA
 
 _COUNTS = (
     ("count", "emitted"),
