@@ -49,11 +49,7 @@ def test_the_fused_engine_equals_the_stock_model(architecture, overrides, pack, 
 def test_all_layers_are_swapped(stock):
     model = stock("qwen3")
     assert fused.fuse(model, pack=False)
-    for layer in model.model.layers:
-        assert isinstance(layer.self_attn, fused.Attention)
-        assert isinstance(layer.mlp, fused.MLP)
-        assert isinstance(layer.input_layernorm, fused.RMSNorm)
-        assert isinstance(layer.post_attention_layernorm, fused.RMSNorm)
+    assert all(isinstance(layer, fused.Layer) for layer in model.model.layers)
     assert isinstance(model.model.norm, fused.RMSNorm)
 
 
@@ -126,7 +122,7 @@ def test_sliding_layers_are_left_stock(stock):
     assert not Target.wrap(stock("qwen2", **sliding), "qwen2", fuse_layers=True).fused
 
 
-@pytest.mark.parametrize("name", ["Attention", "MLP", "RMSNorm", "SignedRotary"])
+@pytest.mark.parametrize("name", ["Attention", "Layer", "MLP", "RMSNorm", "SignedRotary"])
 def test_a_fused_layer_that_computes_something_else_is_taken_out_again(name, stock, monkeypatch):
     right = getattr(fused, name)
 

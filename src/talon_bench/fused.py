@@ -1,7 +1,7 @@
 """Fewer, larger operators for a stock decoder on a CPU, where each call costs as much as the arithmetic.
 
-`fuse` swaps the sub-modules of a stock transformers model for equivalents built from the same weights: one matrix product
-for q, k and v, one for gate and up, shorter RMSNorm and rotary code, packed weights. The model's own forward still drives
+`fuse` swaps the layers of a stock transformers model for equivalents built from the same weights: one matrix product for
+q, k and v, one for gate and up, shorter RMSNorm and rotary code, packed weights. The model's own forward still drives
 them. Only layers of the structure that Llama, Mistral, Qwen2 and Qwen3 share are swapped, and the result is compared with
 the stock model before it is used.
 """
@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from talon_bench.cache import KVCache
 from talon_bench.packed import Linear
 
 
@@ -20,19 +21,14 @@ def fuse(model: nn.Module, *, pack: bool) -> bool:
     decoder = model.get_decoder()
     if not all(_is_known(layer) for layer in decoder.layers) or not _is_rms_norm(decoder.norm):
         return False
-    stock = _stock_modules(decoder)
+    stock = decoder.rotary_emb, decoder.norm, decoder.layers
     expected = _probe(decoder)
     decoder.rotary_emb = SignedRotary(decoder.rotary_emb)
     decoder.norm = _short_norm(decoder.norm)
-    for layer in decoder.layers:
-        layer.self_attn = Attention(layer.self_attn, pack=pack)
-        layer.mlp = MLP(layer.mlp, pack=pack)
-        layer.input_layernorm = _short_norm(layer.input_layernorm)
-        layer.post_attention_layernorm = _short_norm(layer.post_attention_layernorm)
+    decoder.layers = nn.ModuleList(Layer(layer, pack=pack) for layer in decoder.layers)
     found = _probe(decoder)
     if not (found - expected).norm() <= rounding(model.dtype) * expected.norm():
-        for owner, name, module in stock:
-            setattr(owner, name, module)
+        decoder.rotary_emb, decoder.norm, decoder.layers = stock
         return False
     return True
 
@@ -95,6 +91,31 @@ def rotate(x: Tensor, cos: Tensor, signed_sin: Tensor) -> Tensor:
     return torch.addcmul(x * cos, swapped, signed_sin)
 
 
+class Layer(nn.Module):
+    """A pre-norm decoder layer. It enters its parts by their `forward`: a module's call costs as much as a small operator."""
+
+    def __init__(self, stock: nn.Module, *, pack: bool) -> None:
+        super().__init__()
+        self.attention_norm = _short_norm(stock.input_layernorm)
+        self.attention = Attention(stock.self_attn, pack=pack)
+        self.mlp_norm = _short_norm(stock.post_attention_layernorm)
+        self.mlp = MLP(stock.mlp, pack=pack)
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor,
+        position_embeddings: tuple[Tensor, Tensor],
+        **keywords: object,
+    ) -> Tensor:
+        """States [1, n, hidden] behind the layer; the additive mask is [1, 1, n or group * n, s]."""
+        # transformers renamed the argument between 5.20, the newest for Python 3.10, and 5.24.
+        cache = keywords.get("cache", keywords.get("past_key_values"))
+        x = self.attention_norm.forward(hidden_states)
+        hidden_states = hidden_states + self.attention.forward(x, position_embeddings, attention_mask, cache)
+        return hidden_states + self.mlp.forward(self.mlp_norm.forward(hidden_states))
+
+
 class Attention(nn.Module):
     def __init__(self, stock: nn.Module, *, pack: bool) -> None:
         super().__init__()
@@ -113,26 +134,19 @@ class Attention(nn.Module):
         self._scale = stock.scaling
         self._layer = stock.layer_idx
 
-    def forward(
-        self,
-        hidden_states: Tensor,
-        position_embeddings: tuple[Tensor, Tensor],
-        attention_mask: Tensor | None = None,
-        **keywords: object,
-    ) -> tuple[Tensor, None]:
-        n = hidden_states.shape[1]
+    def forward(self, x: Tensor, tables: tuple[Tensor, Tensor], mask: Tensor, cache: KVCache | None) -> Tensor:
+        n = x.shape[1]
         heads, rotated = self._heads, self._heads + self._kv_heads
-        qkv = self._qkv(hidden_states).view(1, n, rotated + self._kv_heads, self._head_dim)
+        qkv = self._qkv.forward(x).view(1, n, rotated + self._kv_heads, self._head_dim)
         qk = qkv[:, :, :rotated]
         if self._q_norm is not None:
             qk = torch.cat([self._q_norm(qk[:, :, :heads]), self._k_norm(qk[:, :, heads:])], dim=2)
-        qk = rotate(qk, *position_embeddings)
+        qk = rotate(qk, *tables)
         keys, values = qk[:, :, heads:].transpose(1, 2), qkv[:, :, rotated:].transpose(1, 2)
-        cache = keywords.get("cache", keywords.get("past_key_values"))
         if cache is not None:
             keys, values = cache.update(keys, values, self._layer)
-        out = attend(qk[:, :, :heads].transpose(1, 2), keys, values, attention_mask, self._scale)
-        return self._out(out), None
+        out = attend(qk[:, :, :heads].transpose(1, 2), keys, values, mask, self._scale)
+        return self._out.forward(out)
 
 
 class MLP(nn.Module):
@@ -142,8 +156,8 @@ class MLP(nn.Module):
         self._down = Linear(stock.down_proj.weight, pack=pack)
 
     def forward(self, x: Tensor) -> Tensor:
-        gate, up = self._gate_up(x).chunk(2, dim=-1)
-        return self._down(F.silu(gate).mul_(up))
+        gate, up = self._gate_up.forward(x).chunk(2, dim=-1)
+        return self._down.forward(F.silu(gate).mul_(up))
 
 
 def _probe(decoder: nn.Module) -> Tensor:
@@ -182,10 +196,3 @@ def _is_known(layer: nn.Module) -> bool:
         and type(getattr(mlp, "act_fn", None)).__name__ in {"SiLU", "SiLUActivation"}
         and getattr(attention, "sliding_window", None) is None
     )
-
-
-def _stock_modules(decoder: nn.Module) -> list[tuple[nn.Module, str, nn.Module]]:
-    swapped = [(decoder, name) for name in ("rotary_emb", "norm")]
-    for layer in decoder.layers:
-        swapped += [(layer, name) for name in ("self_attn", "mlp", "input_layernorm", "post_attention_layernorm")]
-    return [(owner, name, getattr(owner, name)) for owner, name in swapped]

@@ -180,11 +180,12 @@ class Target:
         """Hidden states [n, hidden] after the final norm; mask is additive [n, cached + n], None for one token."""
         n = tokens.shape[0]
         self.cache.room_for(n)
+        group = self._heads // self._kv_heads
         if mask is None:
             # A prepared mask keeps transformers from building one; one query row sees everything.
-            mask = torch.zeros(1, self.cache.length + 1, dtype=self.dtype, device=self.device)
-        elif self._heads != self._kv_heads:
-            mask = mask.repeat(self._heads // self._kv_heads, 1)
+            mask = torch.zeros(group, self.cache.length + 1, dtype=self.dtype, device=self.device)
+        elif group > 1:
+            mask = mask.repeat(group, 1)
         out = self._decoder(
             input_ids=tokens[None],
             position_ids=positions[None],
