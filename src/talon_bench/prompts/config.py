@@ -8,18 +8,22 @@ from pathlib import Path
 
 from talon_bench.errors import UsageError
 
-SOURCES = ("auto", "local", "hub", "package", "samples")
+SOURCES = ("auto", "local", "hub", "package", "samples", "prepared")
 
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 
 
 @dataclass
 class HubConfig:
-    """A data set on the Hugging Face hub. `revision` None: the newest commit, which is recorded."""
+    """A data set on the Hugging Face hub. `revision` None: the newest commit, which is recorded.
+
+    `files` names one file of a repository that has no configuration of its own.
+    """
 
     path: str
     split: str
     config: str | None = None
+    files: str | None = None
     revision: str | None = None
 
     def __post_init__(self) -> None:
@@ -29,18 +33,19 @@ class HubConfig:
 
 @dataclass
 class DatasetConfig:
-    """One data set: its loader, its sources, and which of its prompts are measured.
+    """One data set: its loader, its sources, how it is asked, and which of its prompts are measured.
 
-    `files` are candidates relative to `data.root`, the first that exists is read. `package` names an
-    installed package and the file in it, as "package/path/in/it". `max_new_tokens` None leaves the cap to the
-    run; `system` None adds no system message (the chat template's own default stays). `turns` asks only the
-    first so many turns of each prompt. Selection:
-    `shuffle_seed`, then `offset`, then `limit`; or `ids`, in the order given. Raises UsageError for
-    impossible values.
+    `variant` names one of the loader's forms and `split` one of its parts; None takes the first. `files` are candidates
+    relative to `data.root`, the first that exists is read. `package` names an installed package and the file in it, as
+    "package/path/in/it". `max_new_tokens` None leaves the cap to the run; `system` None adds no system message (the chat
+    template's own default stays). `turns` asks only the first so many turns of each prompt. Selection: `shuffle_seed`, then
+    `offset`, then `limit`; or `ids`, in the order given. Raises UsageError for impossible values.
     """
 
     name: str
     loader: str
+    variant: str | None = None
+    split: str | None = None
     files: list[str] = field(default_factory=list)
     hub: HubConfig | None = None
     package: str | None = None
@@ -82,7 +87,8 @@ class DatasetConfig:
 class DataConfig:
     """Where prompts come from. `root`: folder of local files. `source`: one of SOURCES.
 
-    "auto" reads local files when `root` is given, else the set's package, else the samples that ship here.
+    "auto" reads local files when `root` is given, else the set's package, else the samples that ship here. "prepared" reads
+    what `python -m data_prep fetch` wrote to `root`.
     """
 
     root: str | None = None

