@@ -73,7 +73,9 @@ def small_window(bench: Bench) -> Iterator[Callable[[int], None]]:
 
 
 def measure(bench: Bench, prompt: Prompt, number: int = 0) -> tuple[list[dict], list[dict]]:
-    return bench.measure(number, prompt, lambda row: None)
+    turns, rounds, trees = bench.measure(number, prompt, lambda row: None)
+    assert trees == [], "kept on request only"
+    return turns, rounds
 
 
 def by_method(rows: list[dict], turn: int = 0) -> dict[str, dict]:
@@ -228,7 +230,7 @@ def test_a_prompt_beyond_the_window_is_a_skipped_row_for_every_method(
     need = tokens + bench.max_new_tokens + budget
     small_window(need)
     answered: list[dict] = []
-    turns, rounds = bench.measure(0, TALK, answered.append)
+    turns, rounds, _ = bench.measure(0, TALK, answered.append)
     assert {row["status"] for row in by_method(turns, 0).values()} == {"ok"}
     second = by_method(turns, 1)
     assert list(second) == list(bench.drafters)
@@ -368,3 +370,24 @@ def test_warm_up_stays_inside_the_window(
     small_window(40)
     bench.warm_up(bench.renderer.render(user("x" * 60)), 4)
     assert max(longest) == 40
+
+
+def test_kept_trees_replay_the_answer(bench: Bench) -> None:
+    """Root, accepted path and the target's own token, round by round, spell the answer of every method."""
+    turns, rounds, trees = bench.measure(0, TALK, lambda row: None, keep_trees=True)
+    assert [(row["turn"], row["method"], row["round"]) for row in trees] == [
+        (row["turn"], row["method"], row["round"]) for row in rounds
+    ]
+    for row, entry in zip(trees, rounds, strict=True):
+        assert len(row["tokens"]) == len(row["pieces"]) == len(row["parents"]) == len(row["scores"]) == entry["nodes"]
+        assert (row["path"][0], row["parents"][0], row["scores"][0]) == (0, -1, 0)
+        assert [row["parents"][node] for node in row["path"][1:]] == row["path"][:-1]
+        assert row["pieces"] == [bench.renderer.tokenizer.decode([token]) for token in row["tokens"]]
+        assert row["next_piece"] == bench.renderer.tokenizer.decode([row["next_token"]])
+    for turn in turns:
+        kept = [row for row in trees if (row["turn"], row["method"]) == (turn["turn"], turn["method"])]
+        written = [kept[0]["tokens"][0]]
+        for row in kept:
+            assert row["tokens"][0] == written[-1], "the root is the last token emitted"
+            written += [row["tokens"][node] for node in row["path"][1:]] + [row["next_token"]]
+        assert written[: turn["new_tokens"]] == turn["output_ids"]

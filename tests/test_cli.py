@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from conftest import ToyFolders
-from talon_bench import records
+from talon_bench import atomic
 from talon_bench.bench import Bench
 from talon_bench.report.load import load_run, load_runs
 from toy_runs import QUESTIONS, CommandLine, rows, toy_overrides
@@ -231,9 +231,9 @@ def test_a_full_disk_is_one_line_and_the_run_resumes(
             raise OSError(errno.ENOSPC, "No space left on device", str(part))
         real(file, write)
 
-    real = records._replace
+    real = atomic.replace
     with monkeypatch.context() as patch:
-        patch.setattr(records, "_replace", full)
+        patch.setattr(atomic, "replace", full)
         result = cli()
     assert result.status == 1
     assert len(result.notes) == 1

@@ -24,7 +24,7 @@ def cli(
 BAD = {
     "unknown key added": (["+foo=1"], "unknown key foo; expected one of data, dataset, decode"),
     "unknown key of a group added": (["+method.foo=1"], "unknown key method.foo; expected one of alpha, budget"),
-    "deep unknown key added": (["+dataset.hub.foo=1"], "unknown key dataset.hub.foo; expected one of config, path"),
+    "deep unknown key added": (["+dataset.hub.foo=1"], "unknown key dataset.hub.foo; expected one of config, files"),
     "mistyped key": (["decode.temprature=1"], "Could not override 'decode.temprature'. Key 'temprature' not in"),
     "setting of another policy": (["method.depth=4"], "Could not override 'method.depth'. Key 'depth' not in 'TalonC"),
     "unknown option": (["target=nope"], "Could not find 'target/nope' Available options in 'target': dsl_8b"),

@@ -45,15 +45,15 @@ def test_resumed_runs_have_the_rows_of_an_uninterrupted_one(killed: dict) -> Non
     from toy_runs import rows
 
     reference = Path(killed["reference"])
-    expected = {kind: rows(reference, kind) for kind in ("turns", "rounds")}
+    expected = {kind: rows(reference, kind) for kind in ("turns", "rounds", "trees")}
     assert len(expected["turns"]) == 3 * 2 * 3
     assert killed["finished"]
     for folder in map(Path, killed["finished"]):
-        for kind in ("turns", "rounds"):
+        for kind in ("turns", "rounds", "trees"):
             assert rows(folder, kind) == expected[kind], folder
         load_run(folder)
         left = {file.name for file in folder.iterdir()} - {".lock", "parts"}
-        assert left == {"run.json", "turns.parquet", "rounds.parquet"}
+        assert left == {"run.json", "turns.parquet", "rounds.parquet", "trees.parquet"}
 
 
 def test_the_kills_were_spread_over_the_run(killed: dict) -> None:
@@ -128,9 +128,9 @@ def attempt(config: object, stage: str, moment: float) -> bool:
 
 
 def die_in_a_write(stage: str, number: int) -> None:
-    from talon_bench import records
+    from talon_bench import atomic
 
-    real, count = records._replace, 0
+    real, count = atomic.replace, 0
 
     def replace(file: Path, write: object) -> None:
         nonlocal count
@@ -146,7 +146,7 @@ def die_in_a_write(stage: str, number: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         real(file, write)
 
-    records._replace = replace
+    atomic.replace = replace
 
 
 def inspect(folder: Path) -> dict:

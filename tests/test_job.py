@@ -194,11 +194,11 @@ def test_an_interrupted_run_resumes_to_the_rows_of_an_uninterrupted_one(
     parted = tmp_path / "parted"
     real, measured = Bench.measure, []
 
-    def measure(self: Bench, number: int, *rest: object):
+    def measure(self: Bench, number: int, *rest: object, **options: object):
         if len(measured) == 1:
             raise KeyboardInterrupt
         measured.append(number)
-        return real(self, number, *rest)
+        return real(self, number, *rest, **options)
 
     monkeypatch.setattr(Bench, "measure", measure)
     with pytest.raises(KeyboardInterrupt):
@@ -206,12 +206,15 @@ def test_an_interrupted_run_resumes_to_the_rows_of_an_uninterrupted_one(
     with pytest.raises(UsageError, match="has status 'running'"):
         load_run(parted)
     monkeypatch.setattr(
-        Bench, "measure", lambda self, number, *rest: measured.append(number) or real(self, number, *rest)
+        Bench,
+        "measure",
+        lambda self, number, *rest, **options: measured.append(number) or real(self, number, *rest, **options),
     )
     run(*request, f"run.dir='{parted}'")
     assert measured == [0, 1, 2]
-    for kind in ("turns", "rounds"):
+    for kind in ("turns", "rounds", "trees"):
         assert rows(parted, kind) == rows(whole, kind)
+    assert {row["prompt_id"] for row in rows(whole, "trees")} == {"1", "2"}, "run.trees=2"
     assert len(json.loads((parted / "run.json").read_text())["resumed"]) == 1
 
 
@@ -243,7 +246,7 @@ def test_an_answer_that_ends_early_is_a_fault_in_every_dtype(run: Callable, monk
         row, entries = real(self, drafter, *rest)
         if drafter.budget == 1 or len(entries) < 2:
             return row, entries
-        ids = row["output_ids"][: -entries[-1]["emitted"]]
+        ids = row["output_ids"][: -entries[-1][1].emitted]
         return {**row, "output_ids": ids, "new_tokens": len(ids), "rounds": len(entries) - 1}, entries[:-1]
 
     monkeypatch.setattr(Bench, "_answer", shorter)

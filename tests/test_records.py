@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from talon_bench import records
+from talon_bench import atomic, records
 from talon_bench.errors import UsageError
-from talon_bench.records import ROUNDS, TURNS, RunFolder
+from talon_bench.records import ROUNDS, TREES, TURNS, RunFolder
 
 INFO = {"identity": "abc", "target": "toy", "provenance": {"started": "now", "load_before": 0.5}}
 
@@ -41,6 +41,30 @@ def finished(path: Path) -> None:
 
 def files(path: Path) -> list[str]:
     return sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file() and file.name != ".lock")
+
+
+def test_trees_of_some_prompts_become_a_third_table(tmp_path: Path) -> None:
+    tree = {
+        "prompt_id": "p1",
+        "method": "ar",
+        "tokens": [5],
+        "pieces": ["a"],
+        "parents": [-1],
+        "scores": [0.0],
+        "path": [0],
+    }
+    folder = begun(tmp_path)
+    folder.add(1, [turn("p1")], [one_round("p1")], [tree])
+    folder.add(0, [turn("p0")], [one_round("p0")])
+    folder.finish()
+    found = pq.read_table(tmp_path / "trees.parquet")
+    assert found.schema.equals(TREES)
+    assert found.column("prompt_id").to_pylist() == ["p1"]
+    assert found.column("pieces").to_pylist() == [["a"]]
+    folder.close()
+    again = begun(tmp_path, fresh=True)
+    assert files(tmp_path) == ["run.json"], "an older run's trees go with its rows"
+    again.close()
 
 
 def test_a_run_folder_from_first_row_to_complete(tmp_path: Path) -> None:
@@ -98,14 +122,14 @@ def test_a_run_begun_with_other_weights_is_not_resumed(tmp_path: Path, key: str)
 
 def test_a_prompt_counts_as_done_only_with_its_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = begun(tmp_path)
-    real = records._write
+    real = records.write_table
 
     def killed(table, file: Path) -> None:
         if file.name.endswith(".turns.parquet"):
             raise KeyboardInterrupt
         real(table, file)
 
-    monkeypatch.setattr(records, "_write", killed)
+    monkeypatch.setattr(records, "write_table", killed)
     with pytest.raises(KeyboardInterrupt):
         folder.add(0, [turn("p0")], [one_round("p0")])
     assert files(tmp_path) == ["parts/000000.rounds.parquet", "run.json"]
@@ -139,7 +163,7 @@ def test_finish_can_be_repeated_after_a_stop_at_any_of_its_writes(
 ) -> None:
     folder = begun(tmp_path)
     folder.add(0, [turn("p0")], [one_round("p0")])
-    real, calls = records._replace, []
+    real, calls = atomic.replace, []
 
     def stopping(file: Path, write: object) -> None:
         if len(calls) == stop:
@@ -147,7 +171,7 @@ def test_finish_can_be_repeated_after_a_stop_at_any_of_its_writes(
         calls.append(file.name)
         real(file, write)
 
-    monkeypatch.setattr(records, "_replace", stopping)
+    monkeypatch.setattr(atomic, "replace", stopping)
     with pytest.raises(KeyboardInterrupt):
         folder.finish()
     folder.close()

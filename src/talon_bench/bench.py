@@ -59,48 +59,54 @@ class Bench:
         gc.freeze()
         return sum(clock.take().values()) / 1e3 / (tokens * len(self.drafters))
 
-    def measure(self, number: int, prompt: Prompt, on_answer: Callable[[dict], None]) -> tuple[list[dict], list[dict]]:
-        """(turn rows, round rows) of one prompt: each turn by all methods, in an order that rotates with prompt and turn.
+    def measure(
+        self, number: int, prompt: Prompt, on_answer: Callable[[dict], None], *, keep_trees: bool = False
+    ) -> tuple[list[dict], list[dict], list[dict]]:
+        """Rows (turns, rounds, trees) of one prompt: each turn by all methods, in an order that rotates with prompt and turn.
 
-        A turn's history holds AR's answers, whatever the other methods wrote, so that all methods meet the same prompt.
+        The draft trees themselves are kept on request only. A turn's history holds AR's answers, whatever the other methods
+        wrote, so that all methods meet the same prompt.
         """
         messages: list[dict[str, str]] = []
         turn_rows: list[dict] = []
         round_rows: list[dict] = []
+        tree_rows: list[dict] = []
         for turn, text in enumerate(prompt.turns):
             messages.append({"role": "user", "content": text})
             key = {"prompt_id": prompt.id, "turn": turn}
             rows, rounds = self._measure_turn(number + turn, key, self.renderer.render(messages), on_answer)
             turn_rows += [{**row, "category": prompt.category} for row in rows]
-            round_rows += rounds
+            round_rows += [{**facts, **_round_row(entry)} for facts, entry in rounds]
+            if keep_trees:
+                tree_rows += [{**facts, **self._tree_row(entry)} for facts, entry in rounds]
             baseline = next(row for row in rows if row["method"] == BASELINE)
             if baseline["status"] != "ok":
                 turn_rows += self._not_reached(prompt, turn + 1)
                 break
             answer = [token for token in baseline["output_ids"] if token not in self.eos_ids]
             messages.append({"role": "assistant", "content": self.renderer.tokenizer.decode(answer)})
-        return turn_rows, round_rows
+        return turn_rows, round_rows, tree_rows
 
     def _measure_turn(
         self, rotation: int, key: dict, ids: list[int], on_answer: Callable[[dict], None]
-    ) -> tuple[list[dict], list[dict]]:
+    ) -> tuple[list[dict], list[tuple[dict, Round]]]:
         rows: dict[str, dict] = {}
-        rounds: list[dict] = []
-        facts = {**key, "prompt_tokens": len(ids), "prompt_sha256": prompt_hash(ids)}
+        rounds: list[tuple[dict, Round]] = []
+        shared = {**key, "prompt_tokens": len(ids), "prompt_sha256": prompt_hash(ids)}
         names = list(self.drafters)
         first = rotation % len(names)
         too_long = self._too_long(len(ids))
         if not too_long:
             self._warm_shapes(ids)
         for order, name in enumerate(names[first:] + names[:first]):
-            row = {**facts, "method": name, "order": order, "load": provenance.load()}
+            row = {**shared, "method": name, "order": order, "load": provenance.load()}
             if too_long:
                 rows[name] = {**row, **_nothing("skipped", too_long)}
                 on_answer(rows[name])
                 continue
             try:
                 measured, method_rounds = self._answer(self.drafters[name], key, ids)
-                rounds += [{**key, "method": name, **entry} for entry in method_rounds]
+                rounds += [({**key, "method": name, **facts}, entry) for facts, entry in method_rounds]
                 rows[name] = {**row, **measured, "status": "ok"}
             except Exception as error:
                 # A failed cell is a row with its error, never a gap; the other methods go on.
@@ -111,10 +117,10 @@ class Bench:
                 row.update(self._compare(ids, rows[BASELINE], row))
         return [rows[name] for name in names], rounds
 
-    def _answer(self, drafter: Drafter, key: dict, ids: list[int]) -> tuple[dict, list[dict]]:
+    def _answer(self, drafter: Drafter, key: dict, ids: list[int]) -> tuple[dict, list[tuple[dict, Round]]]:
         clock = PhaseClock.on(self.target.device)
         answer = Answer(self.eos_ids, self.max_new_tokens)
-        rounds: list[dict] = []
+        rounds: list[tuple[dict, Round]] = []
         total = dict.fromkeys((*PHASES, "prefill"), 0.0)
         generator = self._generator(key)
         for entry in self._decode(drafter, ids, answer, clock, generator):
@@ -122,14 +128,14 @@ class Bench:
             for phase, ms in spent.items():
                 total[phase] += ms
             times = {f"{phase}_ms": spent.get(phase, 0.0) for phase in PHASES}
-            rounds.append({"round": len(rounds), **_round_row(entry), **times})
+            rounds.append(({"round": len(rounds), **times}, entry))
         total["prefill"] += clock.take().get("prefill", 0.0)
         return {
             "output_ids": answer.ids,
             "new_tokens": len(answer.ids),
             "stop": answer.stop,
             "rounds": len(rounds),
-            "draft_passes": sum(entry["draft_passes"] for entry in rounds),
+            "draft_passes": sum(entry.draft_passes for _, entry in rounds),
             **{f"{phase}_ms": ms for phase, ms in total.items()},
             "decode_ms": sum(total[phase] for phase in PHASES),
         }, rounds
@@ -188,6 +194,20 @@ class Bench:
         tokens = {"ar_token": theirs[position], "method_token": ours[position]}
         margin = float((logits[tokens["ar_token"]] - logits[tokens["method_token"]]).abs())
         return {"equals_ar": False, "diverged_at": position, **tokens, "margin": margin}
+
+    def _tree_row(self, entry: Round) -> dict:
+        """The draft tree of one verification, with the text of each token for readers without the tokenizer."""
+        tokens = entry.tree.tokens.tolist()
+        *pieces, next_piece = self.renderer.tokenizer.batch_decode([[token] for token in [*tokens, entry.next_token]])
+        return {
+            "tokens": tokens,
+            "pieces": pieces,
+            "parents": entry.tree.parents.tolist(),
+            "scores": entry.tree.scores.tolist(),
+            "path": entry.path,
+            "next_token": entry.next_token,
+            "next_piece": next_piece,
+        }
 
     def _not_reached(self, prompt: Prompt, first: int) -> list[dict]:
         """Rows for the turns after one that AR has no answer to."""

@@ -51,6 +51,8 @@ class Round:
     tree: TokenTree
     path: list[int]
     """Accepted nodes, root first."""
+    next_token: int
+    """The target's own token after the path."""
     emitted: int
     """Tokens that reached the answer."""
 
@@ -110,7 +112,7 @@ def decode(
         token = accepted.next_token
         emitted = answer.extend([*new[1:], token])
         clock.lap("other")
-        yield Round(context, drafter.passes - passes, tree, accepted.path, emitted)
+        yield Round(context, drafter.passes - passes, tree, accepted.path, token, emitted)
 
 
 def _show(target: Target, drafter: Drafter, tokens: list[int], rows: list[int]) -> None:

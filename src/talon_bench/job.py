@@ -6,6 +6,7 @@ import gc
 import hashlib
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from talon_bench.report.load import load_run
 from talon_bench.sampling import Sampler
 from talon_bench.schema import Config
 from talon_bench.tracking import make_tracker
+from talon_bench.tracking.null import NullTracker
 
 NOISE_MARGIN = {"float32": 1e-2, "float16": 0.25, "bfloat16": 2.0}
 """Largest difference of two logits that a dtype's rounding explains; a divergence beyond it is a fault, and fails the run."""
@@ -46,19 +48,33 @@ _targets: dict[str, LoadedTarget] = {}
 
 def run(config: Config) -> Outcome:
     """Measure one run, or resume or report the one that is there; prints a table on stdout."""
+    tracker = make_tracker(config.tracking)
     methods, left_out = resolve(config)
     sampler = Sampler(config.decode.temperature, config.decode.top_p, config.decode.top_k)
     prompts = load_prompts(config.dataset, config.data)
+    score = _scoring(config, prompts) if config.scoring.enabled else None
     identity = _identity(config, methods, prompts)
     folder = RunFolder(_run_path(config, identity), identity, fresh=config.run.fresh)
     try:
-        if folder.complete:
-            print(f"{folder.path} is complete; run.fresh=true measures it again", file=sys.stderr)
-        else:
-            _measure(config, folder, identity, methods, left_out, sampler, prompts)
+        with tracker:
+            if folder.complete:
+                print(f"{folder.path} is complete; run.fresh=true measures it again", file=sys.stderr)
+            else:
+                _measure(config, folder, identity, methods, left_out, sampler, prompts, tracker)
+            if score is not None:
+                score(folder)
+            tracker.finish(folder)
     finally:
         folder.close()
-    return _report(folder.path)
+    return _report(folder.path, scored=score is not None)
+
+
+def _scoring(config: Config, prompts: PromptSet) -> Callable[[RunFolder], Any]:
+    """What scores the run when it is complete; refuses before the measurement what would be refused after it."""
+    from talon_bench.scoring.run import load_tokenizer, make_scorer, score_run
+
+    scorer = make_scorer(config.dataset.loader, config.scoring, config.data.root)
+    return lambda folder: score_run(folder, prompts, load_tokenizer(config.target), scorer, config.scoring)
 
 
 def _measure(
@@ -69,6 +85,7 @@ def _measure(
     left_out: list[str],
     sampler: Sampler,
     prompts: PromptSet,
+    tracker: NullTracker,
 ) -> None:
     loaded = _target(config)
     heads = {kind: load_draft_head(kind, config.head[kind], loaded.target) for kind in _kinds(methods)}
@@ -101,21 +118,21 @@ def _measure(
     warm = bench.renderer.render([{"role": "user", "content": prompts.prompts[0].turns[0]}])
     per_token = bench.warm_up(warm, config.run.warmup_tokens)
     folder.begin(info)
-    tracker = make_tracker(config.tracking, folder)
+    tracker.begin(folder)
     done = folder.done()
     todo = [(number, prompt) for number, prompt in enumerate(prompts.prompts) if number not in done]
     answers = sum(len(prompt.turns) for _, prompt in todo) * len(methods)
     _announce(info, prompts, len(todo), answers * bench.max_new_tokens * per_token)
-    with tracker, RunProgress(answers, {method.name: method.label for method in methods}) as progress:
+    with RunProgress(answers, {method.name: method.label for method in methods}) as progress:
         for number, prompt in todo:
-            turns, rounds = bench.measure(number, prompt, progress.answered)
-            folder.add(number, turns, rounds)
+            kept = number < config.run.trees
+            turns, rounds, trees = bench.measure(number, prompt, progress.answered, keep_trees=kept)
+            folder.add(number, turns, rounds, trees)
             tracker.prompt(number, turns)
         folder.finish(
             provenance={"load_after": provenance.load(), "finished": provenance.now()},
             windows={"head": _over_head_window(folder, heads, bench.max_new_tokens)},
         )
-        tracker.finish(folder.path)
 
 
 def _target(config: Config) -> LoadedTarget:
@@ -129,13 +146,14 @@ def _target(config: Config) -> LoadedTarget:
     return _targets[key]
 
 
-def _report(path: Path) -> Outcome:
+def _report(path: Path, *, scored: bool) -> Outcome:
     data = load_run(path)
     summaries = list(data.summaries.values())
     title = (
         f"{data.target} x {data.dataset}: {data.info['dataset']['selected']} prompts ({data.info['dataset']['source']})"
     )
-    Console(width=None if sys.stdout.isatty() else 100).print(summary_table(summaries, data.labels, title))
+    console = Console(width=None if sys.stdout.isatty() else 100)
+    console.print(summary_table(summaries, data.labels, title))
     result = final_json(
         summaries,
         run_dir=str(path),
@@ -143,6 +161,12 @@ def _report(path: Path) -> Outcome:
         heads=[head["name"] for head in data.info["heads"].values()],
         dataset=data.dataset,
     )
+    if scored:
+        from talon_bench.report.scores import scores_json, scores_summary
+
+        if table := scores_summary(data):
+            console.print(table)
+        result["scores"] = scores_json(data)
     return Outcome(result, _fault(data))
 
 
@@ -180,7 +204,7 @@ def _identity(config: Config, methods: list[MethodConfig], prompts: PromptSet) -
             config.dataset.system,
             config.max_new_tokens,
             prompts.sha256,
-            [(prompt.id, len(prompt.turns)) for prompt in prompts.prompts],
+            [(prompt.id, prompt.turns) for prompt in prompts.prompts],
         ],
     ]
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
@@ -211,10 +235,13 @@ def _head_facts(head: Any) -> dict[str, Any]:
 def _dataset_facts(prompts: PromptSet) -> dict[str, Any]:
     return {
         "name": prompts.name,
+        "variant": prompts.variant,
         "source": prompts.source,
         "origin": prompts.origin,
         "sha256": prompts.sha256,
+        "companion_sha256": prompts.companion_sha256,
         "available": prompts.available,
+        "left_out": prompts.left_out,
         "selected": len(prompts.prompts),
     }
 

@@ -1,7 +1,7 @@
-"""What a run writes: `run.json`, `turns.parquet`, `rounds.parquet`. Atomic, resumable, nothing derived.
+"""What a run writes: `run.json`, `turns.parquet`, `rounds.parquet`, `trees.parquet`. Atomic, resumable, nothing derived.
 
-While a run goes on, each prompt's rows are two files of `parts/`; the turns file is written last and marks the prompt as
-done. At the end the parts become the two tables. Columns are described in docs/records.md.
+While a run goes on, each prompt's rows are files of `parts/`; the turns file is written last and marks the prompt as done.
+At the end the parts become the tables. Columns are described in docs/records.md.
 """
 
 from __future__ import annotations
@@ -9,14 +9,15 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from talon_bench import atomic
 from talon_bench.errors import UsageError
 
 SCHEMA = 1
@@ -68,6 +69,22 @@ ROUNDS = pa.schema(
         ("other_ms", pa.float64()),
     ]
 )
+TREES = pa.schema(
+    [
+        ("prompt_id", pa.string()),
+        ("turn", pa.int16()),
+        ("method", pa.string()),
+        ("round", pa.int32()),
+        ("tokens", pa.list_(pa.int32())),
+        ("pieces", pa.list_(pa.string())),
+        ("parents", pa.list_(pa.int16())),
+        ("scores", pa.list_(pa.float32())),
+        ("path", pa.list_(pa.int16())),
+        ("next_token", pa.int32()),
+        ("next_piece", pa.string()),
+    ]
+)
+SCHEMAS = {"turns": TURNS, "rounds": ROUNDS, "trees": TREES}
 
 
 class RunFolder:
@@ -113,16 +130,18 @@ class RunFolder:
         """Numbers of the prompts whose rows are on disk."""
         return {int(file.name.split(".")[0]) for file in self._parts.glob("*.turns.parquet")}
 
-    def add(self, number: int, turns: list[dict], rounds: list[dict]) -> None:
-        """Keep the rows of one prompt."""
-        _write(pa.Table.from_pylist(rounds, ROUNDS), self._parts / f"{number:06d}.rounds.parquet")
-        _write(pa.Table.from_pylist(turns, TURNS), self._parts / f"{number:06d}.turns.parquet")
+    def add(self, number: int, turns: list[dict], rounds: list[dict], trees: Sequence[dict] = ()) -> None:
+        """Keep the rows of one prompt; most prompts keep no trees."""
+        rows = {"trees": trees, "rounds": rounds, "turns": turns}
+        for kind in rows if trees else ("rounds", "turns"):
+            table = pa.Table.from_pylist(rows[kind], SCHEMAS[kind])
+            write_table(table, self._parts / f"{number:06d}.{kind}.parquet")
 
     def rows(self) -> tuple[pa.Table, pa.Table]:
         """(turns, rounds) so far, in prompt order."""
         if self.complete:
             return pq.read_table(self.path / "turns.parquet"), pq.read_table(self.path / "rounds.parquet")
-        return self._join("turns", TURNS), self._join("rounds", ROUNDS)
+        return self._join("turns"), self._join("rounds")
 
     def finish(self, **updates: dict[str, Any]) -> None:
         """Join the parts into the two tables, merge `updates` into run.json and mark the run complete.
@@ -130,8 +149,10 @@ class RunFolder:
         Safe to repeat after a kill at any point.
         """
         turns, rounds = self.rows()
-        _write(turns, self.path / "turns.parquet")
-        _write(rounds, self.path / "rounds.parquet")
+        if (trees := self._join("trees")).num_rows:
+            write_table(trees, self.path / "trees.parquet")
+        write_table(turns, self.path / "turns.parquet")
+        write_table(rounds, self.path / "rounds.parquet")
         for key, value in updates.items():
             self.info[key] = {**self.info.get(key, {}), **value}
         self.info["status"] = "complete"
@@ -163,10 +184,10 @@ class RunFolder:
                 f"{self.path} is being written by another process; wait for it, or set run.dir to another folder"
             ) from None
 
-    def _join(self, kind: str, schema: pa.Schema) -> pa.Table:
-        numbers = sorted(self.done())
-        tables = [pq.read_table(self._parts / f"{number:06d}.{kind}.parquet") for number in numbers]
-        return pa.concat_tables(tables) if tables else schema.empty_table()
+    def _join(self, kind: str) -> pa.Table:
+        files = [self._parts / f"{number:06d}.{kind}.parquet" for number in sorted(self.done())]
+        tables = [pq.read_table(file) for file in files if kind != "trees" or file.is_file()]
+        return pa.concat_tables(tables) if tables else SCHEMAS[kind].empty_table()
 
     def _read_info(self, identity: str) -> dict[str, Any]:
         file = self.path / "run.json"
@@ -190,26 +211,18 @@ class RunFolder:
         return info
 
     def _write_info(self) -> None:
-        _replace(
+        atomic.replace(
             self.path / "run.json",
             lambda part: part.write_text(json.dumps(self.info, indent=2) + "\n", encoding="utf-8"),
         )
 
     def _clear(self) -> None:
         """Remove what an older run left, also one whose own clearing was killed half-way."""
-        for name in ("run.json", "turns.parquet", "rounds.parquet"):
+        for name in ("run.json", "scores.json", "scores.parquet", *(f"{kind}.parquet" for kind in SCHEMAS)):
             (self.path / name).unlink(missing_ok=True)
         shutil.rmtree(self._parts, ignore_errors=True)
 
 
-def _write(table: pa.Table, file: Path) -> None:
-    _replace(file, lambda part: pq.write_table(table, part, compression="zstd"))
-
-
-def _replace(file: Path, write: Any) -> None:
-    """Write through a file beside it, so that `file` is never seen half-written, whatever happens."""
-    part = file.with_name(f".{file.name}.part")
-    write(part)
-    with part.open("rb") as written:
-        os.fsync(written.fileno())
-    os.replace(part, file)
+def write_table(table: pa.Table, file: Path) -> None:
+    """Write a table as Parquet, whole or not at all."""
+    atomic.replace(file, lambda part: pq.write_table(table, part, compression="zstd"))

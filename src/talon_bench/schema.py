@@ -15,6 +15,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from talon_bench.errors import UsageError
 from talon_bench.methods import METHOD_SCHEMAS, MethodConfig
 from talon_bench.prompts.config import DataConfig, DatasetConfig
+from talon_bench.scoring.config import ScoringConfig
 
 # OmegaConf reads annotations at run time and needs typing.Optional on Python 3.10.
 # ruff: noqa: UP045
@@ -128,10 +129,14 @@ class RunConfig:
     """Measure again and replace what is there. False: an unfinished run resumes, a finished one is reported."""
     warmup_tokens: int = 24
     """Tokens that every method decodes before the first measurement."""
+    trees: int = 2
+    """The first so many prompts keep their draft trees, for the tree explorer."""
 
     def __post_init__(self) -> None:
         if self.warmup_tokens < 1:
             raise UsageError(f"run.warmup_tokens is {self.warmup_tokens}; give 1 or more")
+        if self.trees < 0:
+            raise UsageError(f"run.trees is {self.trees}; give 0 or more")
 
 
 @dataclass
@@ -180,6 +185,7 @@ class Config:
     run: RunConfig = field(default_factory=RunConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     launch: LaunchConfig = field(default_factory=LaunchConfig)
+    scoring: ScoringConfig = field(default_factory=ScoringConfig)
 
     @property
     def max_new_tokens(self) -> int:
