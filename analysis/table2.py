@@ -16,7 +16,7 @@ from pathlib import Path
 from analysis.command import guarded
 from talon_bench.report.figures import all_plots
 from talon_bench.report.load import load_runs
-from talon_bench.report.tables import write_tables
+from talon_bench.report.tables import write_main
 
 
 @guarded
@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("results/local/table2"), help="folder to write into")
     arguments = parser.parse_args(argv)
     runs = load_runs(arguments.runs)
-    tables = write_tables(runs, arguments.out)
+    tables = write_main(runs, arguments.out)
     for plot in all_plots(runs, arguments.runs):
         plot.save(arguments.out)
     print(next(path for path in tables if path.name == "table2.md").read_text(encoding="utf-8"), end="")

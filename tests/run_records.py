@@ -36,27 +36,27 @@ def policy(method: str) -> str:
     return "ar" if method.startswith("ar") else "talon"
 
 
-def records(method: str, ms: list[float], differs: int | None) -> tuple[list[dict], list[dict]]:
-    """AR has a round per token; others have four, accept one of three nodes, draft a quarter of the time."""
+def records(
+    method: str, ms: list[float], differs: int | None, counts: list[int] | None = None, passes: list[int] | None = None
+) -> tuple[list[dict], list[dict]]:
+    """AR has a round per token; others have four, accept one of three nodes, draft a quarter of the time.
+
+    `counts` and `passes` give other numbers of rounds (3 to 8) and of draft passes a round, prompt by prompt.
+    """
     turns, rounds = [], []
     plain = policy(method) == "ar"
-    count = TOKENS if plain else TOKENS // 2
     share = (0.0, 0.95, 0.05) if plain else (0.25, 0.7, 0.05)
     for place, total in enumerate(ms):
+        count = TOKENS if plain else counts[place] if counts else TOKENS // 2
+        drafted = 0 if plain else passes[place] if passes else 2
         draft, verify, other = (total * part for part in share)
         key = {"prompt_id": f"p{place}", "turn": 0, "method": method}
         clock = {"draft_ms": draft / count, "verify_ms": verify / count, "other_ms": other / count}
-        tree = {"widths": [], "path_ranks": [], "accepted": 0, "emitted": 1, "draft_passes": 0, "nodes": 1}
-        if not plain:
-            tree = {
-                "widths": [2, 1],
-                "path_ranks": [1],
-                "accepted": 1,
-                "emitted": 2,
-                "draft_passes": 2,
-                "nodes": 4,
-            }
-        rounds += [key | tree | clock | {"round": step, "context": 9 + step} for step in range(count)]
+        tree = {"widths": [] if plain else [2, 1], "draft_passes": drafted, "nodes": 1 if plain else 4}
+        for step in range(count):
+            emitted = TOKENS // count + (step < TOKENS % count)
+            path = {"accepted": emitted - 1, "emitted": emitted, "path_ranks": [1, 0][: emitted - 1]}
+            rounds.append(key | tree | path | clock | {"round": step, "context": 9 + step})
         equal = place != differs
         turns.append(
             key
@@ -69,7 +69,7 @@ def records(method: str, ms: list[float], differs: int | None) -> tuple[list[dic
                 "load": 0.0,
             }
             | {"output_ids": list(range(TOKENS + 1)), "new_tokens": TOKENS + 1, "rounds": count}
-            | {"draft_passes": tree["draft_passes"] * count, "prefill_ms": 30.0, "decode_ms": total}
+            | {"draft_passes": drafted * count, "prefill_ms": 30.0, "decode_ms": total}
             | {"draft_ms": draft, "verify_ms": verify, "other_ms": other, "status": "ok", "error": None}
             | {"equals_ar": equal, "diverged_at": None if equal else 3, "margin": None if equal else 0.0125}
             | {"ar_token": None if equal else 1, "method_token": None if equal else 2}
@@ -87,11 +87,23 @@ def write_run(
     busy: bool = False,
     source: str = "hub",
     temperature: float = 0.0,
+    counts: Mapping[str, list[int]] | None = None,
+    passes: Mapping[str, list[int]] | None = None,
+    settings: Mapping[str, dict] | None = None,
     **info: object,
 ) -> Path:
-    """A run folder; `ms` holds decode time per prompt by method, `differs` a prompt TALON gets wrong."""
+    """A run folder; `ms` holds decode time per prompt by method, `differs` a prompt TALON gets wrong.
+
+    `counts` and `passes` are those of `records`, by method; `settings` adds to a method's settings in run.json.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    parts = [records(method, times, differs if method == "talon" else None) for method, times in ms.items()]
+    parts = [
+        records(
+            *(method, times, differs if method == "talon" else None),
+            *((counts or {}).get(method), (passes or {}).get(method)),
+        )
+        for method, times in ms.items()
+    ]
     turns = pd.DataFrame([row for part in parts for row in part[0]])
     columns = {name: pa.array(turns[name], type=TURN_TYPES.get(name), from_pandas=True) for name in turns}
     pq.write_table(pa.table(columns), folder / "turns.parquet")
@@ -108,9 +120,12 @@ def write_run(
     provenance |= {"transformers": "5.24.0", "cpu": "Test CPU", "cores": 4, "threads": 2, "gpu": None}
     provenance |= {"dtype": "float32", "load_before": 0.2, "load_after": 5.5, "busy": busy}
     methods = {
-        name: {"policy": policy(name), "head": None, "lossless": name != "medusa", "label": LABELS[name]} for name in ms
+        name: {"policy": policy(name), "head": None, "lossless": name != "medusa", "label": LABELS.get(name, name)}
+        for name in ms
     }
     methods.get("talon", {}).update(head="eagle3", budget=60, alpha=0.03)
+    for name, own in (settings or {}).items():
+        methods[name].update(own)
     decode = {"temperature": temperature, "top_p": 1.0, "top_k": 0, "max_new_tokens": 64, "seed": 0}
     content = {"schema": 1, "status": "complete", "config": {}, "provenance": provenance, "target": target}
     content |= {"heads": {"eagle3": {"name": "toy-eagle3", "sha256": "ab" * 32}}, "decode": decode}

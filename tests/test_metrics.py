@@ -132,6 +132,17 @@ def test_speedup_pools_the_turns_of_a_prompt_and_skips_unpaired_ones(turns: pd.D
     assert pairs["method_ms"].to_dict() == {"p0": 84.0, "p1": 63.0}
 
 
+def test_paired_cells_count_nothing_where_a_method_has_no_turn(turns: pd.DataFrame) -> None:
+    """All methods stand on AR's prompts; without its turn on p0, TALON's pair there is empty on both sides."""
+    cells = metrics.paired_cells(turns, "ar", ["ar", "talon"])
+    assert cells.tolist() == [
+        [[60.0, 6, 60.0, 6], [60.0, 6, 42.0, 6]],
+        [[48.0, 4, 48.0, 4], [48.0, 4, 63.0, 4]],
+    ]
+    without = turns[(turns["method"] == "ar") | (turns["prompt_id"] == "p1")]
+    assert metrics.paired_cells(without, "ar", ["talon"]).tolist() == [[[0, 0, 0, 0]], [[48.0, 4, 63.0, 4]]]
+
+
 def test_funnel_joint_and_conditional(rounds: pd.DataFrame) -> None:
     """Paths of depth 3, 2, 0, 0, 1 in five trees."""
     funnel = metrics.accepted_by_depth(rounds)

@@ -107,8 +107,8 @@ def test_notes_say_what_a_reader_must_know(tmp_path: Path) -> None:
     assert "gsm8k: Prompts are the project's own samples, not the published data set." in text
     assert "smollm2-135m / gsm8k 2.5 % (" in text
     assert "Busy machine during smollm2-135m / gsm8k (load 0.2 before, 5.5 after)" in text
-    assert "TALON_x 50% & more: 1 of 6 prompts differ from AR, largest logit margin" in text
-    assert "at a first divergence 0.0125." in text
+    differing = "smollm2-135m / gsm8k: prompts that differ from AR: TALON_x 50% & more 1 of 6; largest logit margin"
+    assert f"{differing} at a first divergence 0.0125." in text
     assert "†: not lossless" in text
 
 

@@ -1,18 +1,19 @@
-"""The main and the detail table: their numbers, the mark of the best, and the three written forms."""
+"""The main and the detail table: their numbers, their intervals, and the mark of the best."""
 
 from __future__ import annotations
 
-import io
-import re
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
+import scipy.stats
 
-from run_records import AR_MS, FAST_MS, LABELS, MS, write_run
+from run_records import AR_MS, FAST_MS, LABELS, MS, alter_turns, write_run
 from talon_bench.report import tables
 from talon_bench.report.load import load_run, load_runs
-from talon_bench.report.notes import notes
+from talon_bench.stats import RESAMPLES
 
 
 def test_main_table_numbers(tmp_path: Path) -> None:
@@ -49,7 +50,7 @@ def test_runs_fill_columns_and_leave_unknown_cells_open(tmp_path: Path) -> None:
     write_run(tmp_path / "a", dataset="gsm8k")
     write_run(tmp_path / "b", {"ar": AR_MS, "talon": FAST_MS}, dataset="alpaca")
     frame = tables.main_table(load_runs(tmp_path))
-    assert list(frame.columns.unique(0)) == ["gsm8k", "alpaca"]
+    assert list(frame.columns.unique(0)) == ["alpaca", "gsm8k", "mean"], "the order of the paper's tables"
     row = frame.loc[("smollm2-135m", "EAGLE-3 (budget 60)")]
     assert row["gsm8k", "speedup"] == pytest.approx(1.6)
     assert pd.isna(row["alpaca", "speedup"])
@@ -62,7 +63,9 @@ def test_runs_of_one_cell_never_overwrite_each_other(tmp_path: Path) -> None:
         write_run(tmp_path / name, temperature=temperature)
     heads = ["smollm2-135m (T = 0)", "smollm2-135m (T = 1) [b]", "smollm2-135m (T = 1) [c]"]
     assert tables.row_groups(load_runs(tmp_path)) == heads
-    assert len(tables.main_table(load_runs(tmp_path))) == 3 * len(MS)
+    frame = tables.main_table(load_runs(tmp_path)[::-1])
+    assert len(frame) == 3 * len(MS)
+    assert frame.index.unique("target")[0] == heads[0], "T = 0 stands first"
 
 
 def test_methods_with_one_label_are_told_apart(tmp_path: Path) -> None:
@@ -91,78 +94,121 @@ def test_detail_table(tmp_path: Path) -> None:
     assert (row["head"], row["head sha256"]) == ("toy-eagle3", "ab" * 6)
 
 
-def test_csv_reads_back(tmp_path: Path) -> None:
-    runs = [load_run(write_run(tmp_path))]
-    text = tables.to_csv(tables.main_table(runs), notes(runs))
-    back = pd.read_csv(io.StringIO(text), comment="#")
-    assert list(back.columns[:4]) == ["target", "method", "gsm8k speedup", "gsm8k ci_low"]
-    assert back["gsm8k speedup"].tolist() == pytest.approx([1.0, 80 / 82, 1.6, 2.0, 4.0])
-    assert text.count("\n# ") == len(notes(runs))
-    detail = pd.read_csv(io.StringIO(tables.to_csv(tables.detail_table(runs), notes(runs))), comment="#")
-    assert detail["equal to AR"].tolist() == ["6 of 6"] * 5
+def scipy_interval(statistic: Callable, *samples: np.ndarray, paired: bool) -> tuple[float, float]:
+    found = scipy.stats.bootstrap(
+        samples,
+        statistic,
+        paired=paired,
+        vectorized=True,
+        method="percentile",
+        n_resamples=RESAMPLES,
+        rng=np.random.default_rng(17),
+    ).confidence_interval
+    return float(found.low), float(found.high)
 
 
-def test_markdown_marks_the_best_and_escapes_pipes(tmp_path: Path) -> None:
-    run = load_run(write_run(tmp_path))
-    run.info["methods"]["talon"]["label"] = "a|b"
-    lines = tables.to_markdown(tables.main_table([run]), ["one note"]).splitlines()
-    cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines[:7]]
-    assert cells[0] == ["target", "method", "gsm8k speedup [95 % CI]", "gsm8k MAT", "gsm8k η"]
-    assert cells[2] == ["smollm2-135m", "AR", "1.00", "1.00", "0.00"]
-    assert cells[5] == ["", r"a\|b", "**2.00 [2.00, 2.00]**", "2.00", "2.00"]
-    assert cells[6][1:3] == ["Medusa †", "4.00 [4.00, 4.00]"]
-    assert lines[7:] == ["", "- one note"]
+def assert_close(found: tuple[float, float], expected: tuple[float, float]) -> None:
+    """Ends agree within four standard errors of the difference of two such percentiles."""
+    assert found == pytest.approx(expected, abs=0.04 * (expected[1] - expected[0]))
 
 
-def latex_columns(row: str) -> int:
-    """Columns a LaTeX row fills, spanning cells included."""
-    spans = [int(width) for width in re.findall(r"\\multicolumn\{(\d+)\}", row)]
-    return len(re.findall(r"(?<!\\)&", row)) + 1 + sum(spans) - len(spans)
+@pytest.fixture
+def noisy(tmp_path: Path) -> tuple[Path, dict[str, dict[str, np.ndarray]]]:
+    """Two runs of 40 and 30 prompts whose times vary, and their times by data set and method."""
+    rng = np.random.default_rng(3)
+    times = {}
+    for dataset, prompts in (("gsm8k", 40), ("qa", 30)):
+        plain = rng.gamma(8, 10, prompts)
+        times[dataset] = {"ar": plain, "talon": plain / rng.normal(1.9, 0.4, prompts).clip(1)}
+        write_run(tmp_path / dataset, {name: list(ms) for name, ms in times[dataset].items()}, dataset=dataset)
+    return tmp_path, times
 
 
-def test_latex_structure(tmp_path: Path) -> None:
-    write_run(tmp_path / "a", target="smollm2_x")
-    write_run(tmp_path / "b", target="qwen3-8b", dataset="mt_bench")
-    runs = load_runs(tmp_path)
-    text = tables.to_latex(tables.main_table(runs), notes(runs), caption="Speed & more")
-    lines = text.splitlines()
-    plain = re.sub(r"\\[{}\\]", "", text)
-    assert plain.count("{") == plain.count("}")
-    assert [line for line in lines if line.startswith(("\\begin", "\\end"))] == [
-        r"\begin{table}[t]",
-        r"\begin{tabular}{llrrrrrr}",
-        r"\end{tabular}",
-        r"\begin{minipage}{\linewidth}\scriptsize",
-        r"\end{minipage}",
-        r"\end{table}",
-    ]
-    rules = [line for line in lines if re.match(r"\\(top|mid|bottom|cmid)rule", line)]
-    assert rules == [
-        "\\toprule",
-        r"\cmidrule(lr){3-5} \cmidrule(lr){6-8}",
-        "\\midrule",
-        "\\midrule",
-        "\\bottomrule",
-    ]
-    rows = [line for line in lines if line.endswith(r"\\")]
-    assert len(rows) == 2 + 2 * len(MS)
-    assert {latex_columns(row) for row in rows} == {8}
-    assert r"\textbf{2.00 [2.00, 2.00]}" in text
-    assert r"TALON\_x 50\% \& more" in text
-    assert r"Medusa $^\dagger$" in text
-    assert r"\caption{Speed \& more}" in text
-    assert re.search(r"(?<!\\)[%#]", text) is None
-    assert re.search(r"(?<!\\)_", text) is None
-    assert text.isascii()
+def test_intervals_agree_with_scipy(noisy: tuple[Path, dict]) -> None:
+    folder, times = noisy
+    row = tables.main_table(load_runs(folder)).iloc[1]
+    for dataset, ms in times.items():
+        assert row[dataset, "speedup"] == pytest.approx(ms["ar"].sum() / ms["talon"].sum())
+        expected = scipy_interval(lambda a, b, axis: a.sum(axis) / b.sum(axis), ms["ar"], ms["talon"], paired=True)
+        assert_close((row[dataset, "ci_low"], row[dataset, "ci_high"]), expected)
 
 
-@pytest.mark.parametrize(
-    ("text", "escaped"),
-    [
-        ("a_b & 5% #1 $x", r"a\_b \& 5\% \#1 \$x"),
-        ("{~^\\}", r"\{\textasciitilde{}\textasciicircum{}\textbackslash{}\}"),
-        ("η < 3 †", r"$\eta$ $<$ 3 $^\dagger$"),
-    ],
-)
-def test_latex_escape(text: str, escaped: str) -> None:
-    assert tables.latex_escape(text) == escaped
+def test_the_interval_of_the_mean_agrees_with_scipy(noisy: tuple[Path, dict]) -> None:
+    """scipy draws the prompts of the two data sets independently, as indices."""
+    folder, times = noisy
+    one, two = times.values()
+
+    def statistic(first: np.ndarray, second: np.ndarray, axis: int) -> np.ndarray:
+        ratios = (ms["ar"][at].sum(axis) / ms["talon"][at].sum(axis) for ms, at in ((one, first), (two, second)))
+        return sum(ratios) / 2
+
+    row = tables.main_table(load_runs(folder)).iloc[1]["mean"]
+    expected = scipy_interval(statistic, np.arange(40), np.arange(30), paired=False)
+    assert row["speedup"] == pytest.approx(sum(ms["ar"].sum() / ms["talon"].sum() for ms in (one, two)) / 2)
+    assert_close((row["ci_low"], row["ci_high"]), expected)
+
+
+def test_mean_by_hand(tmp_path: Path) -> None:
+    """gsm8k draws (1, 1), (1, 2) twice, (2, 2): ratios 2, 4/3, 4/3, 1; qa is 2 throughout."""
+    write_run(tmp_path / "a", {"ar": [80.0, 80.0], "talon": [40.0, 80.0]})
+    write_run(tmp_path / "b", {"ar": [80.0, 80.0], "talon": [40.0, 40.0]}, dataset="qa", counts={"talon": [8, 8]})
+    frame = tables.main_table(load_runs(tmp_path))
+    assert frame.iloc[0]["mean"].tolist() == [1, 1, 1, 1, 0, False]
+    row = frame.iloc[1]["mean"]
+    assert row[["speedup", "ci_low", "ci_high"]].tolist() == pytest.approx([5 / 3, 1.5, 2.0])
+    assert (row["mat"], row["eta"], row["best"]) == (1.5, 2.0, True)
+
+
+def test_data_sets_are_drawn_independently(tmp_path: Path) -> None:
+    """All three at their lowest, 1, has probability 1/64; 10/9 is the 2.5 % point. Equal draws would give 1."""
+    for dataset in ("alpaca", "gsm8k", "qa"):
+        write_run(tmp_path / dataset, {"ar": [80.0, 80.0], "talon": [40.0, 80.0]}, dataset=dataset)
+    row = tables.main_table(load_runs(tmp_path)).iloc[1]["mean"]
+    assert row[["speedup", "ci_low"]].tolist() == pytest.approx([4 / 3, 10 / 9])
+
+
+def test_best_mean_needs_a_paired_difference(tmp_path: Path) -> None:
+    """TALON leads EAGLE-3 on every prompt though both vary tenfold; then it leads on half of them only."""
+    plain = [80.0] * 6
+    eagle = [80.0, 8.0, 40.0, 16.0, 60.0, 10.0]
+    for name, talon in (
+        ("paired", [ms / 1.1 for ms in eagle]),
+        ("mixed", [ms * f for ms, f in zip(eagle, [0.8, 1.2] * 3, strict=True)]),
+    ):
+        for dataset in ("gsm8k", "qa"):
+            write_run(tmp_path / name / dataset, {"ar": plain, "eagle3": eagle, "talon": talon}, dataset=dataset)
+    paired, mixed = (tables.main_table(load_runs(tmp_path / name))["mean"] for name in ("paired", "mixed"))
+    assert paired["best"].tolist() == [False, False, True]
+    assert paired["ci_low"].iloc[2] < paired["speedup"].iloc[1], "the methods' own intervals overlap"
+    assert mixed["best"].tolist() == [False, False, False]
+
+
+def test_mean_is_open_where_a_data_set_is_missing(tmp_path: Path) -> None:
+    write_run(tmp_path / "a")
+    write_run(tmp_path / "b", {"ar": AR_MS, "talon": FAST_MS, "medusa": [20.0] * 6}, dataset="qa")
+    write_run(tmp_path / "c", {"ar": AR_MS, "talon": FAST_MS}, target="qwen3-8b", dataset="qa")
+    frame = tables.main_table(load_runs(tmp_path))
+    means = frame.loc["smollm2-135m", "mean"]
+    assert means["speedup"].dropna().to_dict() == {"AR": 1.0, LABELS["talon"]: 2.0, "Medusa †": 4.0}
+    assert means["best"].to_dict() == {label: label == LABELS["talon"] for label in means.index}, "Medusa is lossy"
+    assert frame.loc["qwen3-8b", "mean"]["speedup"].isna().all(), "a single data set has no mean"
+
+
+def test_mean_counts_turns_that_both_completed(tmp_path: Path) -> None:
+    """Without the prompt that TALON failed, AR takes 400 ms for five prompts, TALON 200."""
+    for dataset in ("gsm8k", "qa"):
+        write_run(tmp_path / dataset, {"ar": [800.0, *AR_MS[1:]], "talon": FAST_MS}, dataset=dataset)
+        alter_turns(
+            tmp_path / dataset, status="failed", new_tokens=0, rounds=0, decode_ms=None, equals_ar=None, error="oom"
+        )
+    row = tables.main_table(load_runs(tmp_path)).iloc[1]["mean"]
+    assert row[["speedup", "ci_low", "ci_high"]].tolist() == pytest.approx([2, 2, 2])
+
+
+def test_a_single_prompt_leaves_the_mean_without_an_interval(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", {"ar": [80.0], "talon": [40.0]})
+    write_run(tmp_path / "b", {"ar": AR_MS, "talon": FAST_MS}, dataset="qa")
+    row = tables.main_table(load_runs(tmp_path)).iloc[1]["mean"]
+    assert row["speedup"] == 2.0
+    assert np.isnan(row["ci_low"])
+    assert not row["best"]

@@ -130,3 +130,45 @@ def test_noise_floor_starts_at_zero_when_the_pair_is_not_separated() -> None:
     assert floor.value == pytest.approx(-math.log(0.95))
     assert floor.high == pytest.approx(-math.log(0.8))
     assert math.isnan(stats.noise_floor([2.0], [1.0]).high)
+
+
+def columns(rng: np.random.Generator, prompts: int) -> np.ndarray:
+    return stats.columns_of(*rng.uniform(1, 2, (2, prompts)), rng.integers(1, 9, prompts), rng.integers(1, 9, prompts))
+
+
+def test_many_ratios_at_once_are_those_one_by_one() -> None:
+    """Whatever sizes come together: 0 and 1 prompts among them, and two of one size."""
+    rng = np.random.default_rng(4)
+    pairs = [columns(rng, prompts) for prompts in (7, 0, 1, 7, 3)]
+    together = stats.ratios_of_sums(pairs)
+    alone = [stats.ratio_of_sums(a, b, a_units=m, b_units=n) for a, m, b, n in (pair.T for pair in pairs)]
+    assert str(together) == str(alone)
+    assert stats.ratios_of_sums([]) == []
+
+
+def test_mean_ratios_share_draws_between_methods_but_not_between_sets() -> None:
+    """Two equal methods have equal draws; two equal data sets have not."""
+    cells = np.stack([columns(np.random.default_rng(6), 9)] * 2, axis=1)
+    values, draws = stats.mean_ratios([cells])
+    assert values.tolist() == pytest.approx(
+        [stats.ratio_of_sums(*cells[:, 0].T[[0, 2]], a_units=cells[:, 0, 1], b_units=cells[:, 0, 3]).value] * 2
+    )
+    assert (draws[:, 0] == draws[:, 1]).all()
+    twice, both = stats.mean_ratios([cells, cells])
+    assert twice.tolist() == pytest.approx(values.tolist())
+    assert both[:, 0].std() == pytest.approx(draws[:, 0].std() / math.sqrt(2), rel=0.05)
+
+
+def test_the_mean_of_a_baseline_over_six_sets_is_exactly_one() -> None:
+    sets = [np.stack([columns(np.random.default_rng(size), size)[:, [0, 1, 0, 1]]], axis=1) for size in range(2, 8)]
+    values, draws = stats.mean_ratios(sets)
+    assert (values == 1).all()
+    assert (draws == 1).all()
+
+
+def test_mean_ratios_have_no_draws_where_a_set_has_one_prompt() -> None:
+    rng = np.random.default_rng(7)
+    sets = [np.stack([columns(rng, prompts)], axis=1) for prompts in (1, 5)]
+    values, draws = stats.mean_ratios(sets)
+    assert draws is None
+    assert math.isnan(stats.interval(float(values[0]), draws).low)

@@ -9,6 +9,7 @@ are percentile intervals; the seed is fixed, so the same records always print th
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,7 +35,7 @@ class Estimate:
         return self.high < value or self.low > value
 
 
-def resampled_sums(values: ArrayLike, *, resamples: int = RESAMPLES, seed: int = SEED) -> np.ndarray:
+def resampled_sums(values: ArrayLike, *, resamples: int = RESAMPLES, seed: int | Sequence[int] = SEED) -> np.ndarray:
     """Column sums of `values` [prompts, columns] under the bootstrap: an array [resamples, columns].
 
     Every column sees the same draws, which is what makes a ratio of two columns a paired statistic.
@@ -67,24 +68,67 @@ def ratio_of_sums(
     emitted tokens. Without units it is the plain ratio `sum a / sum b`. The ratio is nan for no prompts or an
     empty denominator.
     """
+    (estimate,) = ratios_of_sums([columns_of(a, b, a_units, b_units)], resamples=resamples, seed=seed)
+    return estimate
+
+
+def columns_of(a: ArrayLike, b: ArrayLike, a_units: ArrayLike | None, b_units: ArrayLike | None) -> np.ndarray:
+    """The four arrays as columns [a, a_units, b, b_units] of one array [prompts, 4]; units left out are 1."""
     a, b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
-    columns = np.column_stack(
-        [
-            a,
-            np.ones_like(a) if a_units is None else a_units,
-            b,
-            np.ones_like(b) if b_units is None else b_units,
-        ]
-    )
-    if len(columns) == 0:
-        return Estimate(math.nan, math.nan, math.nan)
-    value = float(_rate_ratio(columns.sum(axis=0, keepdims=True))[0])
-    if len(columns) == 1 or math.isnan(value):
+    ones = np.ones_like(a)
+    return np.column_stack([a, ones if a_units is None else a_units, b, ones if b_units is None else b_units])
+
+
+def ratios_of_sums(pairs: Sequence[np.ndarray], *, resamples: int = RESAMPLES, seed: int = SEED) -> list[Estimate]:
+    """`ratio_of_sums` of many pairs at once, each as `columns_of` gives it.
+
+    Pairs over equally many prompts meet the same draws whether they come together or one by one; together,
+    the draws are made once.
+    """
+    sizes: dict[int, list[int]] = {}
+    for place, columns in enumerate(pairs):
+        sizes.setdefault(len(columns), []).append(place)
+    estimates = [Estimate(math.nan, math.nan, math.nan)] * len(pairs)
+    for size, places in sizes.items():
+        if size == 0:
+            continue
+        stacked = np.concatenate([pairs[place] for place in places], axis=1)
+        values = _rate_ratio(stacked.sum(axis=0).reshape(-1, 4))
+        draws = None
+        if size > 1:
+            draws = _rate_ratio(resampled_sums(stacked, resamples=resamples, seed=seed).reshape(-1, 4))
+            draws = draws.reshape(-1, len(places))
+        for column, (place, value) in enumerate(zip(places, values, strict=True)):
+            estimates[place] = interval(float(value), None if draws is None else draws[:, column])
+    return estimates
+
+
+def interval(value: float, draws: np.ndarray | None) -> Estimate:
+    """`value` with the percentile interval of its bootstrap `draws` [resamples]; None: no spread is known."""
+    if draws is None or math.isnan(value):
         return Estimate(value, math.nan, math.nan)
-    ratios = _rate_ratio(resampled_sums(columns, resamples=resamples, seed=seed))
     tail = 100 * (1 - CONFIDENCE) / 2
-    low, high = np.nanpercentile(ratios, [tail, 100 - tail])
+    low, high = np.nanpercentile(draws, [tail, 100 - tail])
     return Estimate(value, float(low), float(high))
+
+
+def mean_ratios(
+    sets: Sequence[np.ndarray], *, resamples: int = RESAMPLES, seed: int = SEED
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """The unweighted mean over data sets of each method's ratio: values [methods] and draws [resamples, methods].
+
+    A data set is an array [prompts, methods, 4] of `columns_of`. Prompts are drawn within their data set and
+    independently of the other sets; inside one, all methods meet the same draws, so that the difference of
+    two columns of the draws is a paired statistic. No draws (None) where a data set has a single prompt.
+    """
+    values = np.mean([_rate_ratio(cells.sum(axis=0)) for cells in sets], axis=0)
+    if min(len(cells) for cells in sets) < 2:
+        return values, None
+    draws = np.zeros((resamples, len(values)))
+    for place, cells in enumerate(sets):
+        sums = resampled_sums(cells.reshape(len(cells), -1), resamples=resamples, seed=(seed, place))
+        draws += _rate_ratio(sums.reshape(-1, 4)).reshape(draws.shape)
+    return values, draws / len(sets)
 
 
 def separated(

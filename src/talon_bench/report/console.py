@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from rich.table import Table
 
 from talon_bench.metrics import MethodSummary
-from talon_bench.report.tables import number, speedup_text
+from talon_bench.report.render import number, speedup_text
 
 
 def summary_table(

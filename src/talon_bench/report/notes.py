@@ -9,6 +9,8 @@ from talon_bench.metrics import BASELINE, paired_prompts
 from talon_bench.report.load import RunData
 from talon_bench.stats import Estimate, noise_floor
 
+LOSSY_MARK = "†"
+INTERVAL_MARK = "[low, high]"
 DEFINITIONS = (
     "MAT: tokens emitted per verification, that is the accepted drafted tokens plus the target's own token "
     "(at most depth + 1), pooled over all verifications, after cutting at EOS and at the cap; the token from "
@@ -18,11 +20,10 @@ DEFINITIONS = (
     "MAT / (1 + gamma η).",
     "Speedup: AR decode time per emitted token / the method's, summed over the same prompts, batch 1, same "
     "process; prefill is excluded, a head's own pass over the prompt is charged to the method.",
-    "[low, high]: 95 % paired bootstrap interval over prompts (percentile, 10,000 resamples). Bold: the "
+    f"{INTERVAL_MARK}: 95 % paired bootstrap interval over prompts (percentile, 10,000 resamples). Bold: the "
     "fastest lossless method of a column, marked only where the interval of its ratio to every other "
     "lossless method excludes 1.",
 )
-LOSSY_MARK = "†"
 
 
 def notes(runs: Sequence[RunData]) -> list[str]:
@@ -127,11 +128,14 @@ def _gaps(runs: Sequence[RunData]) -> list[str]:
 def _differences(runs: Sequence[RunData]) -> list[str]:
     lines = []
     for run in runs:
-        for method, row in run.summaries.items():
-            if row.lossless is False:
-                count = f"{row.compared_prompts - row.equal_prompts} of {row.compared_prompts} prompts"
-                lines.append(
-                    f"{name(run)}, {run.labels[method]}: {count} differ from AR, largest logit margin at a "
-                    f"first divergence {row.worst_margin:.3g}."
-                )
+        lossy = [row for row in run.summaries.values() if row.lossless is False]
+        if lossy:
+            counts = (
+                f"{run.labels[row.method]} {row.compared_prompts - row.equal_prompts} of {row.compared_prompts}"
+                for row in lossy
+            )
+            lines.append(
+                f"{name(run)}: prompts that differ from AR: {', '.join(counts)}; largest logit margin at a "
+                f"first divergence {max(row.worst_margin for row in lossy):.3g}."
+            )
     return lines

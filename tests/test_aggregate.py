@@ -1,0 +1,41 @@
+"""Many records to the main table: the generated runs hold what they should, and a small number of them is quick."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from benchmarks import aggregate
+from talon_bench.records import ROUNDS, TURNS
+from talon_bench.report.load import load_runs
+from talon_bench.report.tables import main_table
+
+
+def test_generated_runs_follow_the_schema_and_aggregate(tmp_path: Path) -> None:
+    rows = aggregate.write_runs(tmp_path, 100_000, 2)
+    assert rows == pytest.approx(100_000, rel=0.02)
+    files = sorted(tmp_path.rglob("*.parquet"))
+    assert [pq.read_schema(file).equals(schema) for file, schema in zip(files, [ROUNDS, TURNS] * 2, strict=True)] == [
+        True
+    ] * 4
+    assert sum(pq.read_metadata(file).num_rows for file in files[::2]) == rows
+    runs = load_runs(tmp_path)
+    frame = main_table(runs)
+    assert frame["set0"]["mat"].tolist() == pytest.approx([1, 1, 512 / 171, 4, 4])
+    assert frame["set1"]["eta"].tolist() == [0, 0, 6, 8, 4]
+    assert frame["mean"]["mat"].tolist() == pytest.approx([1, 1, 512 / 171, 4, 4])
+    times = runs[0].rounds.groupby("method", observed=True)[["draft_ms", "verify_ms", "other_ms"]].sum().sum(axis=1)
+    assert frame["set0"]["speedup"].droplevel("target")["talon"] == pytest.approx(times["ar"] / times["talon"])
+
+
+def test_the_command_prints_one_line_and_keeps_its_memory_small(capsys: pytest.CaptureFixture[str]) -> None:
+    """A fiftieth of the full size within the memory that grows with it; even a busy machine needs less than the full limit."""
+    assert aggregate.main(["--rounds", "200000", "--runs", "2"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    result = json.loads(line)
+    assert result["runs"] == 2
+    assert result["seconds"] < 60
+    assert result["peak_rss_mib"] < 4096 / 50 + 500
