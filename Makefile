@@ -1,6 +1,7 @@
 # Verbs of talon_bench. Each sets up what it needs; each is also one plain command, shown by `make -n VERB`.
 #
 #   DATA=FOLDER   original data files, in the layout that docs/datasets.md lists (default: the shipped samples)
+#   RUNS=FOLDER   folders of finished runs, for score, tables, figures, report and compare-paper
 #   FULL=1        all prompts of a reproduction instead of a size that ends in minutes
 #   ARGS="..."    further Hydra overrides, e.g. ARGS="dataset=mt_bench launch.threads=1"
 
@@ -12,8 +13,8 @@ RUN := $(BIN)/python -m talon_bench $(if $(DATA),data.root=$(DATA))
 REPRODUCE := $(BIN)/python -m analysis.reproduce $(if $(DATA),--data $(DATA)) $(if $(FULL),--full)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint smoke reproduce-table1 reproduce-table2 reproduce-table3 sweep figures notebooks \
-        verify-cost data-check clean
+.PHONY: help setup test lint smoke reproduce-table1 reproduce-table2 reproduce-table3 sweep tables \
+        compare-paper figures report notebooks verify-cost score data data-check clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -55,13 +56,28 @@ sweep: setup ## Variants of TALON side by side: make sweep SWEEP=alpha|budget|ro
 verify-cost: setup ## Time of a verification by tree size on this machine
 	$(BIN)/python -m analysis.verify_cost --out results/local/verify_cost.json $(ARGS)
 
-figures: setup ## Tables and figures from the committed reference results
-	$(BIN)/python -m analysis.table2 results/reference --out results/local/figures
+tables: setup ## Every table that RUNS allow, as CSV, Markdown and LaTeX
+	$(BIN)/python -m analysis.tables $(or $(RUNS),results/reference) --out results/local/tables
+
+compare-paper: setup ## Published numbers beside those of RUNS, the settings that differ first
+	$(BIN)/python -m analysis.compare_paper $(or $(RUNS),results/reference)
+
+score: setup ## Score the answers of finished runs, which executes what the model wrote: make score RUNS=... DATA=...
+	$(BIN)/python -m analysis.score $(or $(RUNS),$(error set RUNS to the folder of one or more runs)) $(if $(DATA),--data $(DATA)) $(ARGS)
+
+figures: setup ## Every figure that RUNS allow, as PNG, PDF and caption
+	$(BIN)/python -m analysis.figures $(or $(RUNS),results/reference) --out results/local/figures
+
+report: setup ## One self-contained HTML page of RUNS: tables, figures, tree explorer, provenance
+	$(BIN)/python -m analysis.report $(or $(RUNS),results/reference) --out results/local/report.html
 
 notebooks: setup ## Run the notebooks on the committed reference results
 	for notebook in notebooks/*.ipynb; do $(BIN)/jupyter-execute --inplace $$notebook || exit 1; done
 
-data-check: setup ## Pass every row of the original files in DATA through its loader
+data: setup ## Write data sets in one schema: make data DATA=FOLDER OUT=FOLDER [SETS="gsm8k mbpp"] [SOURCE=hub]
+	$(BIN)/python -m data_prep fetch $(SETS) --source $(or $(SOURCE),local) $(if $(DATA),--root $(DATA)) --out $(or $(OUT),$(error set OUT to the folder to write to))
+
+data-check: setup ## Pass every row of the original files in DATA through loader, chat template and checksum
 	$(BIN)/python -m data_prep check $(or $(DATA),$(error set DATA to the folder of original files))
 
 clean: ## Remove .venv, caches and local results

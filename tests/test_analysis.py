@@ -21,7 +21,8 @@ from toy_runs import QUESTIONS, toy_overrides
 ROOT = Path(__file__).resolve().parents[1]
 VERBS = {
     *("help", "setup", "test", "lint", "smoke", "reproduce-table1", "reproduce-table2", "reproduce-table3"),
-    *("sweep", "verify-cost", "figures", "notebooks", "data-check", "clean"),
+    *("sweep", "tables", "compare-paper", "figures", "report", "notebooks", "verify-cost"),
+    *("score", "data", "data-check", "clean"),
 }
 
 
@@ -246,7 +247,7 @@ def test_make_help_lists_every_verb() -> None:
 
 @pytest.mark.parametrize("verb", sorted(VERBS))
 def test_make_shows_the_plain_command_of_every_verb(verb: str) -> None:
-    done = make("-n", verb, "DATA=somewhere", "ARGS=decode.seed=7")
+    done = make("-n", verb, "DATA=somewhere", "RUNS=runs", "OUT=out", "ARGS=decode.seed=7")
     assert done.returncode == 0, done.stderr
     commands = {
         "smoke": "-m talon_bench data.root=somewhere +experiment=smoke",
@@ -255,7 +256,12 @@ def test_make_shows_the_plain_command_of_every_verb(verb: str) -> None:
         "reproduce-table2": "-m analysis.reproduce --data somewhere table2 decode.seed=7",
         "reproduce-table3": "-m analysis.reproduce --data somewhere table3 decode.seed=7",
         "verify-cost": "-m analysis.verify_cost --out results/local/verify_cost.json decode.seed=7",
-        "figures": "-m analysis.table2 results/reference --out results/local/figures",
+        "tables": "-m analysis.tables runs --out results/local/tables",
+        "compare-paper": "-m analysis.compare_paper runs",
+        "figures": "-m analysis.figures runs --out results/local/figures",
+        "report": "-m analysis.report runs --out",
+        "score": "-m analysis.score runs --data somewhere decode.seed=7",
+        "data": "-m data_prep fetch --source local --root somewhere --out out",
         "data-check": "-m data_prep check somewhere",
         "test": "-m pytest",
         "lint": "ruff format --check .",
@@ -263,10 +269,23 @@ def test_make_shows_the_plain_command_of_every_verb(verb: str) -> None:
     assert commands.get(verb, "") in plain(done)
 
 
-def test_make_names_what_is_missing() -> None:
-    done = make("-n", "data-check")
+@pytest.mark.parametrize(
+    ("verb", "missing"),
+    [
+        ("data-check", "set DATA to the folder of original files"),
+        ("score", "set RUNS to the folder of one or more runs"),
+        ("data", "set OUT to the folder to write to"),
+    ],
+)
+def test_make_names_what_is_missing(verb: str, missing: str) -> None:
+    done = make("-n", verb)
     assert done.returncode != 0
-    assert "set DATA to the folder of original files" in done.stderr
+    assert missing in done.stderr
+
+
+def test_make_fills_in_what_is_left_out() -> None:
+    for verb in ("tables", "compare-paper", "figures", "report"):
+        assert "results/reference" in plain(make("-n", verb))
     assert "analysis.reproduce table1" in plain(make("-n", "reproduce-table1"))
     assert "analysis.reproduce --full table1" in plain(make("-n", "reproduce-table1", "FULL=1"))
     assert "+sweep=budget lineup=baseline" in plain(make("-n", "sweep", "SWEEP=budget"))
