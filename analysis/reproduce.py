@@ -18,14 +18,13 @@ import torch
 
 from analysis import table2
 from analysis.command import guarded
-from talon_bench.compose import compose_config
+from talon_bench.compose import compose_config, swept_values
 from talon_bench.lineup import resolve
 from talon_bench.prompts.source import load_prompts
 
-DATASETS = ("mt_bench", "gsm8k", "humaneval")
-PROMPTS = 4
+PROMPTS = 3
 """Prompts per data set without --full on a CPU."""
-TOKENS = 96
+TOKENS = 64
 """Cap of an answer without --full on a CPU."""
 MS_PER_TOKEN = 55
 """Of the embedded default on two cores of a server CPU, averaged over the line-up: for the estimate of the first line only."""
@@ -59,13 +58,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _plan(experiment: str, overrides: list[str], gpu: bool) -> str:
     """What will run, how many prompts, and how long it takes, in one line."""
-    if gpu:
-        grid = f"every target of the grid x {', '.join(DATASETS)}, all prompts from the hub"
-        return f"{experiment}: {grid}, on {torch.cuda.get_device_name()}"
-    config = compose_config(overrides)
+    names = swept_values("dataset", overrides)
+    overrides = [override for override in overrides if not override.startswith("dataset=")]
+    config = compose_config([*overrides, f"dataset={names[0]}"])
     methods, _ = resolve(config)
+    if gpu:
+        targets = ", ".join(swept_values("target", overrides))
+        grid = f"{targets} x {', '.join(names)}, prompts: {config.data.source}"
+        return f"{experiment}: {grid}, on {torch.cuda.get_device_name()}"
     sets, answers = [], 0
-    for name in DATASETS:
+    for name in names:
         prompts = load_prompts(compose_config([*overrides, f"dataset={name}"]).dataset, config.data)
         answers += sum(len(prompt.turns) for prompt in prompts.prompts)
         sets.append(f"{len(prompts.prompts)} of {prompts.available} prompts of {name} ({prompts.source})")

@@ -162,17 +162,17 @@ def test_reproduce_says_what_will_run_and_runs_it(
         [
             *(sys.executable, "-m", "talon_bench"),
             *(f"+experiment={table}_embedded", f"run.root=results/local/{table}/runs"),
-            *("dataset.limit=4", "decode.max_new_tokens=96"),
+            *("dataset.limit=3", "decode.max_new_tokens=64"),
         ]
     ]
     methods = {"table1": 5, "table2": 9, "table3": 5}[table]
     line = capsys.readouterr().out.splitlines()[0]
     assert line.startswith(
-        f"{table}_embedded: smollm2-135m, {methods} methods, 4 of 12 prompts of mt_bench (samples), "
+        f"{table}_embedded: smollm2-135m, {methods} methods, 3 of 12 prompts of mt_bench (samples), "
     )
-    # Eight turns of MT-Bench, four prompts each of the others; 55 ms a token.
+    # Six turns of MT-Bench, three prompts each of the five others; 55 ms a token.
     assert line.endswith(
-        f"up to 96 new tokens an answer; at most {16 * methods * 96 * 0.055 / 60:.0f} min on two cores"
+        f"up to 64 new tokens an answer; at most {21 * methods * 64 * 0.055 / 60:.0f} min on two cores"
     )
     assert launched.tables == [[f"results/local/{table}/runs", "--out", f"results/local/{table}"]]
 
@@ -185,8 +185,9 @@ def test_reproduce_in_full_on_own_data(
     (data / "humaneval" / "HumanEval.jsonl").write_text(
         json.dumps(dict.fromkeys(("task_id", "prompt", "entry_point", "canonical_solution", "test"), "x"))
     )
-    assert reproduce.main(["table2", "--data", str(data), "--full", "decode.seed=3"]) == 0
-    assert launched.commands[0][5:] == [f"data.root={data}", "data.source=local", "decode.seed=3"]
+    own = ["dataset=mt_bench,gsm8k,humaneval", "decode.seed=3"]
+    assert reproduce.main(["table2", "--data", str(data), "--full", *own]) == 0
+    assert launched.commands[0][5:] == [f"data.root={data}", "data.source=local", *own]
     line = capsys.readouterr().out.splitlines()[0]
     assert "3 of 3 prompts of mt_bench (local), 4 of 4 prompts of gsm8k (local), 1 of 1 prompts of humaneval" in line
     assert "up to 128 new tokens an answer" in line
@@ -220,7 +221,10 @@ def test_reproduce_takes_the_grid_of_real_checkpoints_on_a_gpu(
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Test GPU")
     assert reproduce.main(["table3"]) == 0
     assert launched.commands[0][3:] == ["+experiment=table3", "run.root=results/local/table3/runs"]
-    expected = "table3: every target of the grid x mt_bench, gsm8k, humaneval, all prompts from the hub, on Test GPU"
+    expected = (
+        "table3: vicuna_13b, dsl_8b, llama31_8b, qwen3_8b x mt_bench, humaneval, gsm8k, alpaca, qa, cnn_dm,"
+        " prompts: hub, on Test GPU"
+    )
     assert capsys.readouterr().out.splitlines()[0] == expected
 
 
