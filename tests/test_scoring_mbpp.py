@@ -9,7 +9,6 @@ import pytest
 from scoring_data import shared_file
 from talon_bench.scoring import SCORERS, ScoringConfig
 from talon_bench.scoring.base import Answer, Score
-from talon_bench.scoring.code import pass_at_1
 from talon_bench.scoring.mbpp import called_names, program_of
 
 CODE = "LIMIT = 9\ndef least(a, b):\n    return min(a, b, LIMIT)"
@@ -74,7 +73,6 @@ def test_every_reference_solution_passes(name: str, count: int) -> None:
     scores = score([Answer(row["code"], row) for row in rows])
     failed = {row["task_id"]: each.outcome for row, each in zip(rows, scores, strict=True) if not each.correct}
     assert (len(scores), failed) == (count, {})
-    assert pass_at_1(scores) == 1.0
 
 
 @pytest.mark.parametrize("name", ["mbpp.jsonl", "sanitized-mbpp.json"])

