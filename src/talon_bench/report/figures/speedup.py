@@ -8,10 +8,10 @@ import matplotlib
 
 from talon_bench.metrics import BASELINE
 from talon_bench.report.figures import style
+from talon_bench.report.figures.captions import context
 from talon_bench.report.figures.plot import Plot
 from talon_bench.report.groups import row_groups
 from talon_bench.report.load import RunData
-from talon_bench.report.notes import notes
 
 
 @matplotlib.rc_context(style.STYLE)
@@ -43,4 +43,4 @@ def speedup(runs: Sequence[RunData], suffix: str = "", looks: style.Looks | None
             axis.axvline(border - 0.5, color=style.STYLE["grid.color"], linewidth=0.8, zorder=0.5)
     style.legend(figure, shown)
     caption = "Speedup over autoregressive decoding (line at 1), with 95 % intervals from two prompts on.\n"
-    return Plot(f"speedup{suffix}", figure, caption + "\n".join(notes(runs)))
+    return Plot(f"speedup{suffix}", figure, caption + context(runs))
