@@ -38,10 +38,10 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, number: int, action: Callable[[], N
     """`action` happens when prompt `number` is about to be measured."""
     real = Bench.measure
 
-    def measure(self: Bench, at: int, *rest: object):
+    def measure(self: Bench, at: int, *rest: object, **options: object):
         if at == number:
             action()
-        return real(self, at, *rest)
+        return real(self, at, *rest, **options)
 
     monkeypatch.setattr(Bench, "measure", measure)
 
@@ -205,7 +205,7 @@ def test_ctrl_c_keeps_what_was_measured(cli: CommandLine, monkeypatch: pytest.Mo
     measured = []
     real = Bench.measure
     monkeypatch.setattr(
-        Bench, "measure", lambda self, number, *rest: measured.append(number) or real(self, number, *rest)
+        Bench, "measure", lambda self, at, *rest, **options: measured.append(at) or real(self, at, *rest, **options)
     )
     resumed = cli()
     assert (resumed.status, measured) == (0, [2, 3])
@@ -234,7 +234,7 @@ def test_a_full_disk_is_one_line_and_the_run_resumes(
     real = atomic.replace
     with monkeypatch.context() as patch:
         patch.setattr(atomic, "replace", full)
-        result = cli()
+        result = cli("run.trees=0")
     assert result.status == 1
     assert len(result.notes) == 1
     assert result.notes[0].startswith("error: [Errno 28] No space left on device: ")
@@ -243,9 +243,9 @@ def test_a_full_disk_is_one_line_and_the_run_resumes(
     measured = []
     measure = Bench.measure
     monkeypatch.setattr(
-        Bench, "measure", lambda self, number, *rest: measured.append(number) or measure(self, number, *rest)
+        Bench, "measure", lambda self, at, *rest, **options: measured.append(at) or measure(self, at, *rest, **options)
     )
-    resumed = cli()
+    resumed = cli("run.trees=0")
     assert resumed.status == 0
     assert measured == list(range(max(at - 1, 0) // 2, 4))
     assert load_run(resumed.folder).summaries["talon_small"].turns == 4
