@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from talon_bench.records import RunFolder
 
 
 class NullTracker:
@@ -14,8 +17,11 @@ class NullTracker:
     def __exit__(self, *_: object) -> None:
         pass
 
+    def begin(self, folder: RunFolder) -> None:
+        """The run is about to be measured, or resumed: run.json is written, and some prompts may be done."""
+
     def prompt(self, number: int, turns: list[dict]) -> None:
         """One prompt is measured and on disk: its turn rows."""
 
-    def finish(self, run: Path) -> None:
-        """The run folder is complete."""
+    def finish(self, folder: RunFolder) -> None:
+        """The run folder is complete, scores included; also called for one that was complete before."""
