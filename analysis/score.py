@@ -27,6 +27,7 @@ from talon_bench.report.load import RunData, load_runs
 from talon_bench.report.render import to_markdown
 from talon_bench.report.scores import score_notes, score_table, score_text, scores_json, write_scores
 from talon_bench.schema import TargetConfig
+from talon_bench.scoring import SCORERS
 from talon_bench.scoring.config import ScoringConfig
 from talon_bench.scoring.run import load_tokenizer, make_scorer, score_run
 
@@ -66,13 +67,16 @@ def recorded_target(info: dict, tokenizer: Path | None) -> TargetConfig:
 
 
 def score_recorded(run: RunData, data: Path | None, tokenizer: Path | None, config: ScoringConfig) -> None:
-    """Score one finished run and write the scores into its folder."""
-    prompts = recorded_prompts(run.info, data)
-    scorer = make_scorer(recorded_dataset(run.info).loader, config, str(data) if data else None)
-    target = recorded_target(run.info, tokenizer)
+    """Score one finished run and write the scores into its folder; without a scorer, say so there and read nothing else."""
+    prompts = own = scorer = None
+    dataset = recorded_dataset(run.info)
+    if dataset.loader in SCORERS:
+        prompts = recorded_prompts(run.info, data)
+        scorer = make_scorer(dataset.loader, config, str(data) if data else None)
+        own = load_tokenizer(recorded_target(run.info, tokenizer))
     folder = RunFolder(run.path, run.info["identity"])
     try:
-        score_run(folder, prompts, load_tokenizer(target), scorer, config)
+        score_run(folder, prompts, own, scorer, config)
     finally:
         folder.close()
 

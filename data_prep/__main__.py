@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from data_prep.check import check
 from data_prep.fetch import fetch
@@ -31,6 +32,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return smollm2()
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        name = Path(str(error.filename)).name if error.filename else "a file"
+        reason = error.strerror or type(error).__name__
+        print(f"error: {name}: could not be read or written ({reason}); give another folder", file=sys.stderr)
         return 2
 
 

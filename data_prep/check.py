@@ -24,6 +24,7 @@ from talon_bench.prompts.source import load_prompts
 from talon_bench.schema import DecodeConfig
 
 HEAD = "smollm2"
+PUBLISHED = {True: "yes", False: "no", None: "unknown"}
 ABSENT = {"rows": 0, "turns": 0, "left_out": 0, "over_window": 0, "over_head_window": 0, "longest": 0}
 
 
@@ -39,7 +40,8 @@ def check(folder: str) -> int:
     """Parse and render every row of every form of every data set; exit status 2 if one is absent or broken, else 0.
 
     Prints a table, a warning for each file that is not the published one, and last one line of JSON: an object per form
-    with `rows`, `turns`, `left_out`, `over_window`, `over_head_window`, `longest`, `sha256_ok` and `source`.
+    with `rows`, `turns`, `left_out`, `over_window`, `over_head_window`, `longest`, `sha256_ok` (None where no sum of the file is
+    known) and `source`.
     """
     renderer, windows = _default_target()
     # Several forms ask the same texts, and encoding is what takes the time.
@@ -57,10 +59,10 @@ def check(folder: str) -> int:
             table.add_row(form.title, *"------")
             continue
         row = report[form.title]
-        if not row["sha256_ok"]:
+        if row["sha256_ok"] is False:
             notes[f"warning: {form.dataset.name}: {line}"] = None
         cells = (row["rows"], row["turns"], row["over_window"], row["longest"])
-        table.add_row(form.title, line.split()[0], *map(str, cells), "yes" if row["sha256_ok"] else "no")
+        table.add_row(form.title, line.split()[0], *map(str, cells), PUBLISHED[row["sha256_ok"]])
     Console(width=None if sys.stdout.isatty() else 130).print(table)
     for text in errors:
         print(text, file=sys.stderr)

@@ -49,16 +49,17 @@ def fetch(names: Sequence[str], source: str, root: str | None, out: str) -> int:
 
 
 def _facts(form: Form, found: PromptSet) -> dict[str, object]:
-    """What the manifest says of the source beside the set's own fields. Sums are published of files only, not of hub rows."""
+    """What the manifest says of the source beside the set's own fields."""
     commit = _COMMIT.search(found.origin)
     return {
-        "published": form.published(found) if found.source == "local" else None,
+        "published": form.published(found),
         "commit": commit[1] if commit else None,
         "licence": form.loader.licence,
     }
 
 
-def _line(file: str, found: PromptSet, published: bool) -> str:
+def _line(file: str, found: PromptSet, published: bool | None) -> str:
     left_out = f", {found.left_out} rows left out" if found.left_out else ""
-    warning = "" if published or found.source != "local" else "; not the published file"
+    unknown = "; no sum of the published file is known" if published is None and found.source == "local" else ""
+    warning = "; not the published file" if published is False else unknown
     return f"{file}: {len(found.prompts)} prompts from {found.origin}{left_out}{warning}"

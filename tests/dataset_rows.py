@@ -156,7 +156,7 @@ EXPECTED: dict[str, tuple[Prompt, ...]] = {
     ),
     "alpaca": (
         Prompt("alpaca-00000", "instruction", ("Name a tree.",), {"turn_1": "Oak"}),
-        Prompt("alpaca-00001", "instruction", ("Translate.\n\nHaus",), {}),
+        Prompt("alpaca-00001", "instruction", ("Translate.",), {}),
     ),
     "qa": (
         Prompt("qa-0000", "qa", ("Where is it?",), {"answers": '["here", "there"]'}),

@@ -82,7 +82,7 @@ def test_every_form_is_reported_and_other_files_than_the_published_only_warn(tar
     found, printed, errors = report(capsys)
     assert errors == ""
     assert list(found) == [form.title for form in forms(dataset_names())]
-    assert len(found) == 37
+    assert len(found) == 38
     assert counts(found["mt_bench"]) == (2, 4, 0, False, "local")
     assert counts(found["gsm8k variant=sglang5"]) == (1, 1, 5, False, "local")
     assert counts(found["mbpp variant=paper3 split=all"]) == (3, 3, 3, False, "local")
@@ -92,6 +92,24 @@ def test_every_form_is_reported_and_other_files_than_the_published_only_warn(tar
     warning = f"warning: spider: spider/dev.json differs from the published file (sha256 {' and '.join(sums)})"
     assert printed.splitlines().count(warning) == 1
     assert str(folder) not in printed
+
+
+@pytest.mark.parametrize("name", ["alpaca", "qa", "cnn_dm"])
+def test_of_a_full_file_no_sum_is_known_and_of_eagles_it_is(target, folder, capsys, name):
+    assert step.main(["check", str(folder)]) == 0
+    found, printed, _ = report(capsys)
+    full = [title for title in found if title.split()[0] == name and "eagle80" not in title]
+    assert {found[title]["sha256_ok"] for title in full} == {None}
+    assert found[f"{name} variant=eagle80"]["sha256_ok"] is False, "written by this test"
+    place = next(form for form in forms([name]) if form.dataset.variant == "eagle80").variant.files[0]
+    assert [line.split()[2] for line in printed.splitlines() if line.startswith(f"warning: {name}: ")] == [place]
+    assert "unknown" in next(line for line in printed.splitlines() if f" {name} " in line)
+    for file in dataset_config(name).files[:-1]:
+        (folder / file).unlink(missing_ok=True)
+    assert step.main(["check", str(folder)]) == 0
+    assert report(capsys)[0][name]["sha256_ok"] is False, (
+        "the set's own form reads EAGLE's file now, whose sum is known"
+    )
 
 
 def test_prompts_over_a_window_are_counted_with_the_cap(target, folder, capsys):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -89,6 +90,34 @@ def test_a_line_has_one_schema_and_the_manifest_vouches_for_the_file(originals, 
     assert {file.name for file in out.iterdir()} == {*files, "manifest.json"}, "no drafts stay behind"
     printed = capsys.readouterr().out
     assert "mbpp.all.paper3.jsonl: 3 prompts from mbpp/mbpp.jsonl, 3 rows left out; not the published file" in printed
+
+
+def test_the_manifest_says_where_no_sum_is_known(originals, tmp_path, capsys):
+    out = tmp_path / "out"
+    fetch(originals, out, "qa", "gsm8k")
+    files = manifest(out)["files"]
+    assert (files["qa.eagle.jsonl"]["published"], files["gsm8k.bare.jsonl"]["published"]) == (None, False)
+    lines = capsys.readouterr().out.splitlines()
+    assert "qa.eagle.jsonl: 2 prompts from qa/NQ-open.dev.jsonl; no sum of the published file is known" in lines
+
+
+@pytest.mark.parametrize("place", ["taken", "taken/below"])
+def test_a_place_that_cannot_be_written_is_one_line(originals, tmp_path, capsys, place):
+    (tmp_path / "taken").write_text("a file")
+    assert fetch(originals, tmp_path / place, "mbpp") == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {Path(place).name}: could not be read or written (")
+    assert (error.count("\n"), str(tmp_path) in error) == (1, False)
+    assert (tmp_path / "taken").read_text() == "a file"
+
+
+def test_a_full_disk_is_one_line(originals, tmp_path, capsys, monkeypatch):
+    def full(place: Path, write: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(prepared.atomic, "replace", full)
+    assert fetch(originals, tmp_path / "out", "mbpp") == 2
+    assert capsys.readouterr().err.startswith("error: a file: could not be read or written (No space left on device)")
 
 
 TEXT = st.text(min_size=1).filter(str.strip)
@@ -202,17 +231,17 @@ def refused(folder: Path, message: str, **overrides) -> None:
 def test_a_file_that_the_manifest_does_not_vouch_for_is_refused(out):
     with (out / "spider.code.jsonl").open("a") as file:
         file.write("\n")
-    refused(out, r"spider\.code\.jsonl: sha256 .* expected by manifest\.json; .*data_prep fetch spider")
+    refused(out, r"spider\.code\.jsonl: sha256 .* expected by manifest\.json; .*data_prep fetch spider --root .* --out")
     load_prompts(config("spider", variant="openai"), DataConfig(root=str(out), source="prepared"))
 
 
 def test_what_was_never_prepared_is_named(out):
-    with pytest.raises(UsageError, match=r"gsm8k: found no gsm8k\.cot8\.jsonl in data\.root; make it with"):
+    with pytest.raises(UsageError, match=r"gsm8k: found no gsm8k\.cot8\.jsonl .* fetch gsm8k --root .* --out"):
         load_prompts(config("gsm8k", variant="cot8"), DataConfig(root=str(out), source="prepared"))
     (out / "spider.code.jsonl").unlink()
     refused(out, r"spider: found no spider\.code\.jsonl")
     (out / "manifest.json").unlink()
-    refused(out, r"found no manifest\.json; make one with")
+    refused(out, r"found no manifest\.json; make one with `.* fetch --root ORIGINALS --out FOLDER`")
 
 
 @pytest.mark.parametrize(

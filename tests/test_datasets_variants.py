@@ -57,6 +57,14 @@ def test_the_exact_text_of_a_form(tmp_path, name, variant, turn):
     assert (found.variant, found.prompts[0].turns) == (variant, (turn,))
 
 
+@pytest.mark.parametrize(
+    ("variant", "turns"),
+    [("eagle", ("Name a tree.", "Translate.")), ("with_input", ("Name a tree.", "Translate.\n\nHaus"))],
+)
+def test_alpacas_input_is_shown_only_where_the_form_says_so(tmp_path, variant, turns):
+    assert tuple(prompt.turns[0] for prompt in load(tmp_path, "alpaca", variant).prompts) == turns
+
+
 def test_alpacas_own_template_with_an_input(tmp_path):
     assert load(tmp_path, "alpaca", "stanford").prompts[1].turns == (
         "Below is an instruction that describes a task, paired with an input that provides further context. Write a"

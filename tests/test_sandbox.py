@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from hostile_answers import source
+from talon_bench.errors import UsageError
 from talon_bench.scoring import sandbox
 from talon_bench.scoring.sandbox import CHILD, Child, Limits, Sandbox
 
@@ -80,6 +81,7 @@ def wait_for(condition: object, seconds: float) -> bool:
         (["if __name__ == '__main__': raise ValueError"], "passed"),
         (["def abs(x): return 'mine'", "assert abs(-1) == 'mine'"], "passed"),
         (["import os", "open('file', 'w').write('x')", "assert os.listdir() == ['file']"], "passed"),
+        (["import tempfile", "with tempfile.TemporaryFile() as file: file.write(b'x')"], "passed"),
     ],
 )
 def test_outcomes(program: list[str], outcome: str, namespaces: bool) -> None:
@@ -142,6 +144,55 @@ def test_outcomes_come_in_the_order_of_the_programs() -> None:
     outcomes = Sandbox(Limits(10.0, 512), 3).run(programs)
     assert outcomes == ["passed" if number % 3 else "wrong answer" for number in range(20)]
     assert Sandbox(Limits(10.0, 512), 3).run([]) == []
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The programs that children took, in place of running them: "error" raises, the others take a while."""
+    programs: list[str] = []
+
+    def run(self: Child, program: list[str]) -> str:
+        programs.append(program[0])
+        if program[0] == "error":
+            raise UsageError("no child")
+        time.sleep(0.2)
+        return "passed"
+
+    monkeypatch.setattr(Child, "run", run)
+    return programs
+
+
+def test_the_first_error_stops_the_other_workers(taken: list[str]) -> None:
+    with pytest.raises(UsageError, match="no child"):
+        Sandbox(Limits(10.0, 512), 2).run([["slow"], ["error"], *[["slow"]] * 20])
+    assert taken.count("slow") <= 2
+
+
+def test_an_interruption_stops_all_workers(taken: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sandbox, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Sandbox(Limits(10.0, 512), 2).run([["slow"]] * 20)
+    assert len(taken) <= 2
+
+
+@WORLDS
+def test_packages_below_the_system_s_temporary_folder_are_there(
+    monkeypatch: pytest.MonkeyPatch, namespaces: bool
+) -> None:
+    """As in an environment that was made there; with namespaces, nothing else of that folder is."""
+    separate = namespaces and run("import os", "assert os.getppid() == 1") == "passed"
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder, tempfile.TemporaryDirectory(dir="/tmp") as other:
+        os.chmod(folder, 0o755)
+        (Path(folder) / "leaf.py").write_text("GREEN = True\n")
+        monkeypatch.setattr(sandbox, "_packages", lambda: folder)
+        assert run("import leaf", "assert leaf.GREEN", namespaces=namespaces) == "passed"
+        assert run("import os", f"os.remove({folder!r} + '/leaf.py')", namespaces=namespaces).startswith("error: ")
+        if separate:
+            assert run("import os", f"assert not os.path.exists({other!r})") == "passed"
+            assert run("import os", "assert os.path.expanduser('~') == os.getcwd()") == "passed"
 
 
 @WORLDS

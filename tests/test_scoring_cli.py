@@ -69,6 +69,12 @@ class Says:
     def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
         return self.text
 
+    def get_chat_template(self, chat_template: str | None) -> str:
+        return ""
+
+    def apply_chat_template(self, messages: Sequence[dict[str, str]], **_: object) -> str:
+        return messages[-1]["content"]
+
 
 def test_a_run_with_scoring_on_ends_with_its_scores(cli: CommandLine, target: str) -> None:
     from transformers import AutoTokenizer
@@ -186,6 +192,15 @@ def test_runs_are_scored_later_from_their_records(cli: CommandLine, target: str,
     assert len([line for line in lines if line.startswith("| toy")]) == len(METHODS)
     assert any(line == "- toy / mt_bench: not scored." for line in lines)
     assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["scores.csv", "scores.md", "scores.tex"]
+
+
+def test_a_run_without_a_scorer_needs_neither_data_nor_tokenizer(cli: CommandLine, tmp_path: Path) -> None:
+    folder = cli("dataset=mt_bench", "dataset.limit=1", "lineup=baseline", "decode.max_new_tokens=4").folder
+    assert score.main([str(folder)]) == 0
+    captured = cli.capture.readouterr()
+    assert json.loads(captured.out) == {"schema": 1, "runs": {str(folder): {"scorer": None, "methods": {}}}}
+    assert captured.err == "mt_bench has no scorer: its answers are not scored\n"
+    assert json.loads((folder / "scores.json").read_text())["scorer"] is None
 
 
 def test_scoring_later_says_what_it_lacks(cli: CommandLine, target: str, tmp_path: Path) -> None:

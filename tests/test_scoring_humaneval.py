@@ -23,6 +23,7 @@ PROBLEM = {
     "test": "def check(candidate):\n    assert candidate(16) == 4\n    assert twice(candidate(4)) == 4\n",
 }
 WHOLE = "def root(x):\n    return math.sqrt(x)\n"
+SHORT = "def root(x):\n    return x**0.5\n"
 OTHER = "def other():\n    return 1\n"
 
 
@@ -54,6 +55,20 @@ def score(texts: list[str], problems: list[dict[str, str]]) -> list[Score]:
         (f"Well\nA, B = 1, 2\n{WHOLE}", f"A, B = 1, 2\n{WHOLE}"),
         (f"import math\n{WHOLE}", f"import math\n{WHOLE}"),
         (WHOLE.replace("\n", "\r\n"), WHOLE),
+        (f"{WHOLE}\nExample:\n```python\nprint(root(4))\n```", f"{WHOLE}\n"),
+        (f"Sure:\n\n{WHOLE}\n```\n>>> root(4)\n2.0\n```\nIt prints 2.", f"{WHOLE}\n\n"),
+        (f"```python\nprint(root(4))\n```\n{WHOLE}", WHOLE),
+        (f"{WHOLE}\nOr:\n```python\n{SHORT}```", SHORT),
+        ("    return 1\n```\n\nThis returns 1.", "    return 1\n"),
+        ("    return 1\n```\nDone", "    return 1\n"),
+        ("    return 1\n```\n", "    return 1\n"),
+        ("    return 1\n~~~\n# that is it\n", "    return 1\n"),
+        (f"{WHOLE}```\n\nThis is the root.", WHOLE),
+        ("    return 1\n```\n\nExample:\n```python\nprint(root(4))\n```\nIt prints 1.", "    return 1\n\nIt prints 1."),
+        ("    return 1\n\nExample:\n```python\nprint(root(4))\n```", "    return 1\n\nExample:\n"),
+        ("y = x\n    return y\n\nExample:\n```\nprint(root(4))\n```", "y = x\n    return y\n\nExample:\n"),
+        ("Here:\n```\n    return 1\n```\nIt works.", "    return 1\n"),
+        ("Here:\n```\n    return 1", "    return 1"),
         ("    return 1\n", "    return 1\n"),
         ("I cannot.", "I cannot."),
         ("```python\n```", ""),
@@ -70,6 +85,8 @@ def test_code_of_an_answer(text: str, code: str) -> None:
         ("    return math.sqrt(x)\n", "    return math.sqrt(x)\n"),
         ("    return math.sqrt(x)\n\nThis is it.", "    return math.sqrt(x)\n\n"),
         ("return math.sqrt(x)", "    return math.sqrt(x)"),
+        ("    return math.sqrt(x)\n```\n\nThis returns the root.", "    return math.sqrt(x)\n"),
+        ("return math.sqrt(x)\n\n```python\nprint(root(4))\n```", "    return math.sqrt(x)\n\n"),
         ("y = x\n    return math.sqrt(y)", "    y = x\n    return math.sqrt(y)"),
         ("y = x\nreturn math.sqrt(y)", "    y = x\n    return math.sqrt(y)"),
         ("if x:\n    return math.sqrt(x)\nreturn 0", "    if x:\n        return math.sqrt(x)\n    return 0"),
@@ -116,6 +133,11 @@ FORMS = {
     "completion": lambda problem: problem["canonical_solution"],
     "whole function in a fence": lambda p: f"Sure!\n```python\n{p['prompt']}{p['canonical_solution']}```\nIt works.",
     "body at the left margin, then a remark": lambda p: p["canonical_solution"].strip() + "\n\nThat is the answer.",
+    "body, then a fence that nothing opened": lambda p: p["canonical_solution"] + "```\n\nThis is the function.",
+    "body, then an example in a fence": lambda p: p["canonical_solution"] + "\nExample:\n```python\nprint(1)\n```\n",
+    "whole function, then an example in a fence": lambda p: (
+        f"{p['prompt']}{p['canonical_solution']}\nExample:\n```python\nprint({p['entry_point']})\n```\n"
+    ),
 }
 
 

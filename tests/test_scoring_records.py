@@ -27,6 +27,7 @@ from talon_bench.scoring.run import make_scorer, read_scores, score_run
 CONFIG = ScoringConfig(enabled=True)
 RIGHT = {"p0": [1], "p1": [2, 2], "p2": [3], "p3": [4], "p4": [5], "p5": [6]}
 """The right answer's ids by prompt."""
+WORDS = {100: "<think>", 101: "</think>"}
 OUTPUTS = {
     "ar": {**RIGHT, "p1": [9], "p2": [9]},
     "ar_again": {**RIGHT, "p1": [9], "p2": [9]},
@@ -37,11 +38,20 @@ OUTPUTS = {
 
 
 class Tokenizer:
-    """Ids as words."""
+    """Ids as words. Its chat template ends a prompt with `ending`."""
+
+    def __init__(self, ending: str = "") -> None:
+        self.ending = ending
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
         assert skip_special_tokens
-        return " ".join(map(str, ids))
+        return " ".join(WORDS.get(each, str(each)) for each in ids)
+
+    def get_chat_template(self, chat_template: str | None) -> str:
+        return self.ending
+
+    def apply_chat_template(self, messages: list[dict[str, str]], **_: object) -> str:
+        return messages[-1]["content"] + self.ending
 
 
 class Scorer:
@@ -57,7 +67,7 @@ class Scorer:
 
     def score(self, answers: Sequence[Answer]) -> list[Score]:
         self.calls.append(list(answers))
-        outcomes = [answer.text == answer.reference["text"] for answer in answers]
+        outcomes = [answer.text.strip() == answer.reference["text"] for answer in answers]
         return [Score(right, "passed" if right else "wrong answer", "words") for right in outcomes]
 
 
@@ -80,10 +90,10 @@ def write_outputs(folder: Path, outputs: dict[str, dict[str, list[int]]] = OUTPU
     return folder
 
 
-def score(path: Path, prompts: PromptSet | None = None, scorer: Scorer | None = None) -> dict:
+def score(path: Path, prompts: PromptSet | None = None, scorer: Scorer | None = None, ending: str = "") -> dict:
     folder = RunFolder(path, "id")
     try:
-        return score_run(folder, prompts or prompt_set(), Tokenizer(), scorer or Scorer(), CONFIG)
+        return score_run(folder, prompts or prompt_set(), Tokenizer(ending), scorer or Scorer(), CONFIG)
     finally:
         folder.close()
 
@@ -130,6 +140,16 @@ def test_only_measured_answers_to_the_last_turn_are_scored(tmp_path: Path) -> No
     assert pq.read_table(folder / "scores.parquet").num_rows == 0
 
 
+def test_thoughts_are_no_answer(tmp_path: Path) -> None:
+    """Closed thoughts, thoughts of the right answer that a cap cut, and an answer without thoughts."""
+    thinking = {**RIGHT, "p0": [100, 9, 101, 1], "p1": [100, 2, 2], "p2": [9, 101, 3]}
+    folder = write_outputs(tmp_path / "run", {**OUTPUTS, "talon": thinking})
+    for ending, right in (("", {"p0", "p2", "p3", "p4", "p5"}), ("<think>\n", {"p0", "p2"})):
+        score(folder, ending=ending)
+        rows = pq.read_table(folder / "scores.parquet").to_pylist()
+        assert {row["prompt_id"] for row in rows if row["method"] == "talon" and row["correct"]} == right
+
+
 def test_an_unfinished_run_can_be_scored(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run", "id")
     dataset = {"name": "words", "origin": "words.jsonl", "sha256": "aa"}
@@ -147,7 +167,7 @@ def test_a_data_set_without_a_scorer_is_one_line_and_no_error(folder: Path, caps
     score(folder)
     capsys.readouterr()
     run = RunFolder(folder, "id")
-    facts = score_run(run, prompt_set(), Tokenizer(), make_scorer("mt_bench", CONFIG, None), CONFIG)
+    facts = score_run(run, None, None, make_scorer("mt_bench", CONFIG, None), CONFIG)
     run.close()
     assert capsys.readouterr().err == "words has no scorer: its answers are not scored\n"
     assert facts == {"schema": 1, "dataset": "words", "scorer": None, "note": "not scored", "methods": {}}

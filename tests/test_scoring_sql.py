@@ -6,13 +6,14 @@ import json
 import time
 from collections import Counter
 from collections.abc import Hashable, Iterable
+from itertools import combinations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from spider_files import SCHEMA, read_dev
-from talon_bench.scoring.exact_set import Schema, exact_set_match
+from talon_bench.scoring.exact_set import Schema, clause_sets, exact_set_match
 from talon_bench.scoring.sql import LONGEST, extract_sql
 
 ANSWERS = [
@@ -30,6 +31,14 @@ ANSWERS = [
     ("To select a, write:\n  SELECT a FROM b", "SELECT a FROM b"),
     ("To select a with b, write SELECT a FROM b", "SELECT a FROM b"),
     ("The query is `SELECT a FROM b`, which lists a.", "SELECT a FROM b"),
+    ("You can use the SELECT statement with COUNT: `SELECT count(*) FROM singer`.", "SELECT count(*) FROM singer"),
+    ("Use `SELECT` and `SELECT DISTINCT`, as in ``SELECT DISTINCT `a` FROM b;``", "SELECT DISTINCT `a` FROM b"),
+    ("Of the table,\nselect the rows with `SELECT a FROM b`.", "SELECT a FROM b"),
+    ("Use `WITH c AS (SELECT a FROM b) SELECT a FROM c`", "WITH c AS (SELECT a FROM b) SELECT a FROM c"),
+    ("A `subquery` helps: SELECT `a` FROM `b`", "SELECT `a` FROM `b`"),
+    ("As SELECT goes, `SELECT 1` is one.", "SELECT 1"),
+    ("The answer is `SELECT a FROM b WHERE", "SELECT a FROM b WHERE"),
+    ("Sure:\nSELECT a FROM b\n\nHere `SELECT c FROM d` is not needed.", "SELECT a FROM b"),
     ("WITH c AS (SELECT a FROM b) SELECT a FROM c", "WITH c AS (SELECT a FROM b) SELECT a FROM c"),
     ("I would start with c AS (a letter).", None),
     ("SELECT a FROM b;\nCreate an index if it is slow.", "SELECT a FROM b"),
@@ -175,14 +184,13 @@ def test_exact_sets_agree_with_spiders_own_parse() -> None:
     pairs = equal = 0
     for rows in by_database.values():
         schema, keys = Schema.read(json.dumps(rows[0]["tables"])), common_keys(rows[0]["tables"]["foreign_keys"])
-        parses = [own_clauses(row["sql"], keys) for row in rows]
-        for first in range(0, len(rows), 40):
-            for second in range(first + 1, len(rows)):
-                same = parses[first] == parses[second]
-                assert exact_set_match(rows[first]["query"], rows[second]["query"], schema) == same
-                pairs += 1
-                equal += same
-    assert pairs > 900 < 100 * equal
+        found = [(clause_sets(row["query"], schema), own_clauses(row["sql"], keys)) for row in rows]
+        assert None not in [clauses for clauses, _ in found]
+        for (clauses, parse), (other_clauses, other_parse) in combinations(found, 2):
+            assert (clauses == other_clauses) == (parse == other_parse)
+            pairs += 1
+            equal += parse == other_parse
+    assert (pairs, equal) == (34_986, 517)
 
 
 def common_keys(pairs: Iterable[tuple[int, int]]) -> dict[int, int]:

@@ -12,7 +12,12 @@ _ASK = "Write a response that appropriately completes the request.\n\n### Instru
 
 
 def eagle(instruction: str, given: str) -> str:
-    """EAGLE's form: the instruction, and after a blank line its input, where it has one."""
+    """EAGLE's form: the instruction alone; its file has rows with an input, and never shows it."""
+    return instruction
+
+
+def with_input(instruction: str, given: str) -> str:
+    """The instruction, and after a blank line its input, where it has one."""
     return f"{instruction}\n\n{given}" if given.strip() else instruction
 
 
@@ -44,10 +49,12 @@ _EAGLE = eagle80(
 LOADER = Loader(
     variants={
         "eagle": Variant(each(instruction(eagle))),
+        "with_input": Variant(each(instruction(with_input))),
         "stanford": Variant(each(instruction(stanford))),
         "eagle80": _EAGLE,
     },
     published_sha256=_EAGLE.published_sha256,
+    summed_files=_EAGLE.files,
     obtain=f"take alpaca_data.json from the project tatsu-lab/stanford_alpaca, or {_EAGLE.obtain.removeprefix('take ')}",
     licence="CC BY-NC 4.0",
 )

@@ -53,10 +53,11 @@ class ChatRenderer:
         dicts with "role" and "content", without the system message. Raises UsageError when the template
         refuses them.
         """
-        text = self._text(messages)
+        text = self.text(messages)
         return list(self.tokenizer.encode(text, add_special_tokens=False))
 
-    def _text(self, messages: list[dict[str, str]]) -> str:
+    def text(self, messages: list[dict[str, str]]) -> str:
+        """What `render` encodes; the same `messages` and errors."""
         system = [] if self.system is None else [{"role": "system", "content": self.system}]
         try:
             text = self.tokenizer.apply_chat_template(

@@ -24,6 +24,7 @@ _EAGLE = eagle80(
 LOADER = Loader(
     variants={"eagle": Variant(each(from_row)), "eagle80": _EAGLE},
     published_sha256=_EAGLE.published_sha256,
+    summed_files=_EAGLE.files,
     obtain=_EAGLE.obtain,
     licence="Apache-2.0",
 )

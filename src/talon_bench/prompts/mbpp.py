@@ -18,6 +18,7 @@ from talon_bench.prompts.prompt import (
     text_field,
     texts_field,
 )
+from talon_bench.scoring.extract import error_line
 
 EXAMPLES = (2, 3, 4)
 """Tasks of the prompt split (ids 1 to 10) that the paper shows before each question."""
@@ -72,6 +73,14 @@ def _text(row: Row) -> str:
     return text_field(row, "text" if "text" in row else "prompt")
 
 
+def _tests(row: Row) -> str:
+    """The tests, one a line; UsageError where they are no Python, since scoring reads from them what they call."""
+    tests = "\n".join(texts_field(row, "test_list"))
+    if (line := error_line(tests)) is not None:
+        raise UsageError(f"field 'test_list': expected Python, found a syntax error in line {line} of the tests")
+    return tests
+
+
 def _reference(row: Row) -> dict[str, str]:
     """ "task_id"; "code", the solution; "setup", "tests" and "challenge_tests", one line each or more, which may be ""."""
     imports = "\n".join(texts_field(row, "test_imports")) if "test_imports" in row else ""
@@ -80,7 +89,7 @@ def _reference(row: Row) -> dict[str, str]:
         "task_id": str(number_field(row, "task_id")),
         "code": text_field(row, "code"),
         "setup": imports or optional_text(row, "test_setup_code"),
-        "tests": "\n".join(texts_field(row, "test_list")),
+        "tests": _tests(row),
         "challenge_tests": "\n".join(challenge),
     }
 

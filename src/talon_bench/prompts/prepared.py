@@ -56,7 +56,7 @@ def write(folder: Path, split: str | None, found: PromptSet, facts: dict[str, An
 def manifest(folder: Path) -> dict[str, dict[str, Any]]:
     """Entries of the folder's manifest by file name; UsageError when there is none or it is not one."""
     if not (folder / MANIFEST).is_file():
-        raise UsageError(f"data.root: found no {MANIFEST}; make one with `python -m data_prep fetch`")
+        raise UsageError(f"data.root: found no {MANIFEST}; make one with `{_fetch()}`")
     try:
         content = json.loads(read_bytes(folder, MANIFEST))
         schema, files = content["schema"], content["files"]
@@ -76,12 +76,12 @@ def read(folder: Path, name: str, variant: str, split: str | None) -> Rows:
     file = file_name(name, variant, split)
     entry = manifest(folder).get(file)
     if entry is None or not (folder / file).is_file():
-        raise UsageError(f"{name}: found no {file} in data.root; make it with `python -m data_prep fetch {name}`")
+        raise UsageError(f"{name}: found no {file} in data.root; make it with `{_fetch(name)}`")
     content = read_bytes(folder, file)
     if (found := hashlib.sha256(content).hexdigest()) != entry["sha256"]:
         raise UsageError(
             f"{file}: sha256 {found[:12]}... found, {entry['sha256'][:12]}... expected by {MANIFEST};"
-            f" fetch it again with `python -m data_prep fetch {name}`"
+            f" fetch it again with `{_fetch(name)}`"
         )
     rows = parse(file, content)
     return Rows(file, rows.sha256, rows.rows, left_out=entry["left_out"])
@@ -97,3 +97,8 @@ def from_row(row: Row, index: int) -> Prompt:
 
 def _vouches(entry: object) -> bool:
     return isinstance(entry, dict) and isinstance(entry.get("sha256"), str) and isinstance(entry.get("left_out"), int)
+
+
+def _fetch(*names: str) -> str:
+    """The command that writes prepared files to FOLDER, for a message."""
+    return " ".join(("python -m data_prep fetch", *names, "--root ORIGINALS --out FOLDER"))

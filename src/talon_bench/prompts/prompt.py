@@ -100,6 +100,8 @@ class Loader:
     splits: Mapping[str, Callable[[Row], bool]] = field(default_factory=dict)
     companion: Companion | None = None
     skip_repeats: bool = False
+    summed_files: tuple[str, ...] = ()
+    """The only files that `published_sha256` speaks of; () where it does of all files of the set."""
 
 
 def text_field(row: Row, name: str) -> str:

@@ -29,6 +29,7 @@ _EAGLE = eagle80("qa", "04252e41ab00bcc03b11940b4a3766cf40ae0b76a09c4f56968ba952
 LOADER = Loader(
     variants={"eagle": Variant(each(from_row)), "eagle80": _EAGLE},
     published_sha256=_EAGLE.published_sha256,
+    summed_files=_EAGLE.files,
     obtain=_EAGLE.obtain,
     licence="CC BY-SA 3.0",
 )

@@ -2,6 +2,7 @@
 
 base      an answer, its score, and what a scorer is
 gsm8k, humaneval, mbpp, spider   one data set's scorer each, `make_scorer(config, root)` in every one
+thinking  what of an output is the answer, where a model thinks first
 run       scores of a run folder: scores.parquet and scores.json
 
 Code and SQL that a model wrote run in guarded child processes only.

@@ -40,20 +40,23 @@ class Schema:
 
 
 def exact_set_match(gold: str, query: str, schema: Schema) -> bool:
-    """Whether the two have the same clauses; False for a `query` that is no single query.
+    """Whether the two have the same clauses; False for a `query` that is no single query."""
+    wanted = clause_sets(gold, schema)
+    return wanted is not None and wanted == clause_sets(query, schema)
+
+
+def clause_sets(query: str, schema: Schema) -> Hashable | None:
+    """The clauses of a query, equal for two queries that match; None for what is no single query, or too deep to read.
 
     Compared are, each as a multiset: select items with their aggregates, tables, conditions of WHERE and HAVING, GROUP BY;
     in order: ORDER BY with directions; and the connectives, whether there is a LIMIT, and the parts of UNION, INTERSECT and
     EXCEPT; all of it again inside nested queries. Not compared: literals, DISTINCT, aliases, capitals, ON conditions.
     """
-    parts = [parse_query(gold), parse_query(query)]
-    if None in parts:
-        return False
+    parsed = parse_query(query)
     try:
-        wanted, found = (_query(part, _Scope(schema)) for part in parts)
+        return None if parsed is None else _query(parsed, _Scope(schema))
     except RecursionError:
-        return False
-    return wanted == found
+        return None
 
 
 def _joined(pairs: Iterable[tuple[int, int]]) -> dict[int, int]:

@@ -15,7 +15,12 @@ _NUMBER = re.compile(
     r"(?P<digits>(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)(?P<below>/[0-9]+)?"
 )
 """With a minus sign or hyphen before or behind a currency sign, where it is not between two terms; thousands in threes."""
-_MARK = "####"
+_MARK = re.compile(r"####[ \t*\\]*")
+_HEADING = re.compile(r"\**[.):]\**[ \t]*[^\s*]")
+"""What follows the number of a heading, which Markdown marks as GSM8K marks an answer: "1. First", "1) First", "1: First"."""
+_EXPONENT = re.compile(r"\^(?:\{[^{}]*\}|\([^()]*\)|[-\u2212]?[0-9]+(?:\.[0-9]+)?)")
+_NEXT_QUESTION = re.compile(r"^[ \t]*Q(?:uestion)?:", re.MULTILINE)
+"""Where a model goes on with a question of its own, as few-shot forms show them."""
 
 
 def make_scorer(config: ScoringConfig, root: Path | None) -> FinalNumberScorer:
@@ -36,15 +41,28 @@ class FinalNumberScorer:
 
 
 def final_number(text: str) -> str | None:
-    """The number behind the first "####" that has one, else the last of the text; None without any.
+    """The number directly behind the first "####" that has one, else the last of the text; None without any.
 
-    Without thousands separators, currency or percent; a fraction a/b stays as it is.
+    What follows a line that starts with "Q:" or "Question:" counts only where no number comes before it. Numbers of headings
+    and exponents never count. Without thousands separators, currency or percent; a fraction a/b stays as it is.
     """
-    for marked in text.split(_MARK)[1:]:
-        if found := _NUMBER.search(marked.split("\n")[0]):
-            return _plain(found)
-    numbers = list(_NUMBER.finditer(text.replace("{,}", ",")))
-    return _plain(numbers[-1]) if numbers else None
+    text = _EXPONENT.sub("", text.replace("{,}", ","))
+    numbers = (_marked(part) or _last(part) for part in _NEXT_QUESTION.split(text))
+    found = next(filter(None, numbers), None)
+    return _plain(found) if found else None
+
+
+def _marked(text: str) -> re.Match[str] | None:
+    for mark in _MARK.finditer(text):
+        found = _NUMBER.match(text, mark.end())
+        if found and not _HEADING.match(text, found.end()):
+            return found
+    return None
+
+
+def _last(text: str) -> re.Match[str] | None:
+    numbers = list(_NUMBER.finditer(text))
+    return numbers[-1] if numbers else None
 
 
 def _plain(found: re.Match[str]) -> str:

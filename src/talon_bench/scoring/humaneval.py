@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from talon_bench.scoring.base import Answer
 from talon_bench.scoring.code import CodeScorer
 from talon_bench.scoring.config import ScoringConfig
-from talon_bench.scoring.extract import defines, parsing_start, python_of
+from talon_bench.scoring.extract import body_start, defines, python_of
 from talon_bench.scoring.sandbox import Program
 
 
@@ -38,12 +37,5 @@ def completion_of(text: str, problem: Mapping[str, str]) -> str | None:
         return None
     if defines(code, names):
         return "\n" + code
-    kept = max((parsing_start(body, prompt) for body in _bodies(code)), key=lambda body: len(body.split()))
+    kept = body_start(code, prompt)
     return kept if kept.strip() else code
-
-
-def _bodies(code: str) -> Iterator[str]:
-    """The code as a function body: as it is, with its first line indented, indented as a whole."""
-    yield code
-    yield "    " + code
-    yield textwrap.indent(code, "    ")

@@ -11,6 +11,7 @@ import platform
 import sqlite3
 import sys
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -27,6 +28,7 @@ from talon_bench.prompts.prompt import Prompt, PromptSet
 from talon_bench.scoring import SCORERS
 from talon_bench.scoring.base import Answer, Score, Scorer
 from talon_bench.scoring.config import ScoringConfig
+from talon_bench.scoring.thinking import answer_in, opens_thinking
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -75,27 +77,29 @@ def load_tokenizer(target: TargetConfig) -> PreTrainedTokenizerBase:
 
 def score_run(
     folder: records.RunFolder,
-    prompts: PromptSet,
-    tokenizer: PreTrainedTokenizerBase,
+    prompts: PromptSet | None,
+    tokenizer: PreTrainedTokenizerBase | None,
     scorer: Scorer | None,
     config: ScoringConfig,
 ) -> dict[str, Any]:
     """Score every measured answer of a run and write the two files into its folder; returns what is in scores.json.
 
     `prompts` are the run's own, read again; UsageError where the source is not the one that was measured. Of a conversation
-    the last turn is scored. Each distinct answer to a prompt is scored once, whichever methods gave it.
+    the last turn is scored. Each distinct answer to a prompt is scored once, whichever methods gave it. Without a scorer,
+    neither prompts nor tokenizer are needed.
     """
+    if scorer is None:
+        return _not_scored(folder)
     _refuse_other_data(folder, prompts)
+    opened = opens_thinking(tokenizer, folder.info.get("config", {}))
+
+    def text_of(ids: Sequence[int]) -> str:
+        return answer_in(tokenizer.decode(ids, skip_special_tokens=True), opened=opened)
+
     # Written last, it marks the scores as whole.
     (folder.path / FACTS).unlink(missing_ok=True)
-    if scorer is None:
-        print(f"{prompts.name} has no scorer: its answers are not scored", file=sys.stderr)
-        facts = {"schema": SCHEMA, "dataset": prompts.name, "scorer": None, "note": "not scored", "methods": {}}
-        (folder.path / TABLE).unlink(missing_ok=True)
-        _write_facts(folder.path, facts)
-        return facts
     turns = folder.rows()[0]
-    rows, distinct = _scored(turns, prompts, tokenizer, scorer)
+    rows, distinct = _scored(turns, prompts, text_of, scorer)
     records.write_table(pa.Table.from_pylist(rows, SCORES), folder.path / TABLE)
     facts = {
         "schema": SCHEMA,
@@ -125,8 +129,19 @@ def answers_sha256(turns: pa.Table) -> str:
     return digest.hexdigest()
 
 
+def _not_scored(folder: records.RunFolder) -> dict[str, Any]:
+    """Say so on stderr and in scores.json."""
+    name = folder.info["dataset"]["name"]
+    print(f"{name} has no scorer: its answers are not scored", file=sys.stderr)
+    for file in (FACTS, TABLE):
+        (folder.path / file).unlink(missing_ok=True)
+    facts = {"schema": SCHEMA, "dataset": name, "scorer": None, "note": "not scored", "methods": {}}
+    _write_facts(folder.path, facts)
+    return facts
+
+
 def _scored(
-    turns: pa.Table, prompts: PromptSet, tokenizer: PreTrainedTokenizerBase, scorer: Scorer
+    turns: pa.Table, prompts: PromptSet, text_of: Callable[[Sequence[int]], str], scorer: Scorer
 ) -> tuple[list[dict], int]:
     """Rows of `SCORES`, and how many distinct answers they came from."""
     by_id = {prompt.id: prompt for prompt in prompts.prompts}
@@ -137,10 +152,7 @@ def _scored(
     ]
     keys = [(row["prompt_id"], *row.pop("output_ids")) for row in answered]
     distinct = list(dict.fromkeys(keys))
-    answers = [
-        Answer(tokenizer.decode(ids, skip_special_tokens=True), by_id[prompt_id].reference)
-        for prompt_id, *ids in distinct
-    ]
+    answers = [Answer(text_of(ids), by_id[prompt_id].reference) for prompt_id, *ids in distinct]
     print(f"scoring {len(answers)} distinct answers of {len(answered)}: {scorer.name}", file=sys.stderr, flush=True)
     scores: dict[tuple, Score] = dict(zip(distinct, scorer.score(answers), strict=True))
     return [{**row, **asdict(scores[key])} for row, key in zip(answered, keys, strict=True)], len(distinct)

@@ -15,13 +15,15 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
 from talon_bench.errors import UsageError
 from talon_bench.scoring.child import __file__ as child_init
+from talon_bench.scoring.child.namespaces import WORK
 from talon_bench.scoring.sandbox_probes import probes
 
 CHILD = Path(child_init).parent
@@ -32,7 +34,7 @@ END_S = 10.0
 PROBE_S = 1.0
 ENVIRONMENT = {
     "PYTHONHASHSEED": "0",
-    "HOME": "/tmp",
+    "HOME": WORK,
     "LANG": "C.UTF-8",
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
@@ -153,16 +155,25 @@ class Sandbox:
         """
         waiting = iter(enumerate(programs))
         outcomes = [""] * len(programs)
+        stop = threading.Event()
 
-        def work(_: int) -> None:
+        def work() -> None:
             with Child(self._limits) as child:
                 for place, program in waiting:
+                    if stop.is_set():
+                        return
                     outcomes[place] = child.run(program)
 
         count = min(self._workers, len(programs))
-        if count:
-            with ThreadPoolExecutor(count) as threads:
-                list(threads.map(work, range(count)))
+        with ThreadPoolExecutor(max(count, 1)) as threads:
+            futures = [threads.submit(work) for _ in range(count)]
+            try:
+                wait(futures, return_when=FIRST_EXCEPTION)
+            finally:
+                # After an error or an interruption no worker should go on to its next program.
+                stop.set()
+            for future in futures:
+                future.result()
         return outcomes
 
     def guards(self) -> dict[str, bool]:

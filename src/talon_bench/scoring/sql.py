@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterator
 
 import sqlglot
 from sqlglot import exp
@@ -16,16 +17,14 @@ LONGEST = 10_000
 """Characters of SQL that are looked at; the longest gold query of the dev set has 422."""
 
 _FENCE = re.compile(r"```[ \t]*(\w*)[^\n]*\n(.*?)(?:```|\Z)", re.DOTALL)
+_INLINE = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)", re.DOTALL)
 _CTE = (
     r"WITH\s+(?:RECURSIVE\s+)?[\w\"`\[\]]+\s*(?:\([^()]*\)\s*)?AS\s*(?:(?:NOT\s+)?MATERIALIZED\s*)?"
     r"\(\s*(?:SELECT|VALUES|WITH)\b"
 )
-_STARTS = (
-    re.compile(rf"^[ \t]*(?=SELECT\b|{_CTE})", re.IGNORECASE | re.MULTILINE),
-    re.compile(rf"\b(?=SELECT\b|{_CTE})"),
-    re.compile(rf"\b(?=SELECT\b|{_CTE})", re.IGNORECASE),
-)
-"""Where a query may begin, the surest sign first: at the start of a line, in capitals, anywhere."""
+_LINE = re.compile(rf"^[ \t]*(?=SELECT\b|{_CTE})", re.IGNORECASE | re.MULTILINE)
+_ELSEWHERE = (re.compile(rf"\b(?=SELECT\b|{_CTE})"), re.compile(rf"\b(?=SELECT\b|{_CTE})", re.IGNORECASE))
+"""Where in a line a query may begin: in capitals, anyhow."""
 _QUERY = re.compile(rf"[\s(]*(?:SELECT\b|{_CTE})", re.IGNORECASE)
 _CHANGE = re.compile(
     r"\s*(?:(?:ALTER|CREATE|DROP)\s+(?:TEMP|TEMPORARY|UNIQUE|VIRTUAL|TABLE|VIEW|INDEX|TRIGGER)\b|(?:INSERT|REPLACE)\s+(?:INTO|OR)\b"
@@ -45,8 +44,9 @@ def extract_sql(text: str) -> str | None:
 
     An answer that starts with a query gives it; one that continues a prompt ending in "SELECT " (DAIL-SQL, Gao et al. 2024,
     arXiv:2308.15363) is completed. Else it is in the first fenced block marked as SQL, or in the first fenced block, or
-    begins at the first SELECT or WITH. A query ends at its semicolon, outside a block also at a blank line. An answer that
-    goes on with a statement that changes something is kept whole, to be refused.
+    begins at the start of a line, or is inline code, or begins at the first SELECT or WITH: the first of these that selects
+    from a table, else the first. A query ends at its semicolon, outside a block also at a blank line. An answer that goes on
+    with a statement that changes something is kept whole, to be refused.
     """
     text = _bare(text[:LONGEST])
     if _QUERY.match(text):
@@ -58,11 +58,20 @@ def extract_sql(text: str) -> str | None:
         marked = [block for language, block in blocks if language.lower() in ("sql", "sqlite")]
         query = _first_statement(_bare((marked or [block for _, block in blocks])[0]), blank_ends=False)
         return (query if _QUERY.match(query) or _CHANGE.match(query) else f"SELECT {query}") if query else None
-    start = next((found.end() for sign in _STARTS if (found := sign.search(text))), None)
-    if start is None:
-        return None
-    # Inline code ends where it began, with a backtick.
-    return _first_statement(text[start:].partition("`")[0] if text[:start].endswith("`") else text[start:])
+    found = list(dict.fromkeys(_candidates(text)))
+    return next((query for query in found if _selects_from_a_table(query)), found[0] if found else None)
+
+
+def _candidates(text: str) -> Iterator[str]:
+    """What may be the query of an answer without a block, the surest first: at a line's start, inline code, elsewhere."""
+    if line := _LINE.search(text):
+        yield _first_statement(text[line.end() :])
+    codes = (_first_statement(_bare(code)) for _, code in _INLINE.findall(text))
+    yield from (code for code in codes if _QUERY.match(code))
+    for place in filter(None, (sign.search(text) for sign in _ELSEWHERE)):
+        start = place.end()
+        # Inline code that a cap left open.
+        yield _first_statement(text[start:].partition("`")[0] if text[:start].endswith("`") else text[start:])
 
 
 def parse_query(query: str) -> exp.Expression | None:

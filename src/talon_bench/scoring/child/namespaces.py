@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 ROOT = "/proc"
 """Where the new root is mounted: a folder that every Linux has, and in which nothing lies that an answer may read."""
-WORK = "/tmp"
-"""The working folder inside the new root."""
+WORK = "/answer"
+"""The working folder inside the new root: no folder that may hold the interpreter or packages, as /tmp may."""
 WORK_MIB = 16
 WORK_FILES = 1024
 
