@@ -12,13 +12,18 @@ from talon_bench.errors import UsageError
 
 
 def guarded(command: Callable[[Sequence[str] | None], int]) -> Callable[[Sequence[str] | None], int]:
-    """`command`, with user errors printed on stderr."""
+    """`command`, with user errors and files that cannot be read or written told on stderr."""
 
     def run(argv: Sequence[str] | None = None) -> int:
         try:
             return command(argv)
+        except OSError as error:
+            text = str(error)
+            if error.filename is not None:
+                text = f"{error.filename} cannot be read or written ({error.strerror}); give another path"
         except (UsageError, HydraException, OmegaConfBaseException) as error:
-            print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-            return 2
+            text = str(error)
+        print(f"error: {' '.join(text.split())}", file=sys.stderr)
+        return 2
 
     return run

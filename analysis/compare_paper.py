@@ -3,8 +3,9 @@
     python -m analysis.compare_paper results/reference
     python -m analysis.compare_paper outputs --out results/local/compare.md
 
-Cells are compared for the same target, data set, method and temperature only. For a target that no source has,
-the ratio of TALON to EAGLE-3 stands beside the published range of that ratio.
+Cells are compared for the same target, data set, method and temperature only, and only where neither top-p nor top-k cut
+the distributions. For a target that no source has, the ratio of TALON to EAGLE-3 stands beside the published range of that
+ratio.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from talon_bench.report.paper import (
     setting_differences,
     shapes,
     shapes_text,
+    truncation,
 )
 from talon_bench.report.render import to_markdown
 from talon_bench.report.sweeps import families
@@ -50,6 +52,11 @@ def comparison(runs: Sequence[RunData], published: pd.DataFrame, settings: pd.Da
         parts.append(
             f"No source has {', '.join(unknown)} (they have {known}), so no cell of it has a published value to be compared "
             "with. Only the shape can be: how TALON stands to EAGLE-3 under equal conditions. Equal numbers are not expected.\n"
+        )
+    cut = dict.fromkeys(text for run in runs for text in truncation(run))
+    if cut:
+        parts.append(
+            f"No source cuts the distributions it samples from, here {', '.join(cut)}: those runs stand alone.\n"
         )
     ratios = shapes(runs, published)
     if len(ratios):

@@ -42,3 +42,15 @@ def test_the_command_prints_one_line_and_keeps_its_memory_small() -> None:
     assert result["runs"] == 2
     assert result["seconds"] < 60
     assert result["peak_rss_mib"] < 4096 / 50 + 500
+
+
+@pytest.mark.parametrize("bound", ["seconds", "peak_rss_mib"])
+def test_a_result_beyond_a_bound_is_status_1(
+    bound: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(aggregate.BOUNDS, bound, 0)
+    monkeypatch.setattr(aggregate, "in_a_process_of_its_own", lambda root: {"seconds": 3, "peak_rss_mib": 200})
+    assert aggregate.main(["--rounds", "2000", "--runs", "1"]) == 1
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)[bound] > 0
+    assert captured.err == f"{bound} is {json.loads(captured.out)[bound]}, expected at most 0\n"

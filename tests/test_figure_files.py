@@ -104,3 +104,31 @@ def test_the_notebook_of_sweeps_says_where_there_are_none(tmp_path: Path, monkey
     NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(ROOT / "notebooks")}}).execute()
     printed = "".join(output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", []))
     assert "no sweep there yet" in printed
+
+
+@pytest.mark.parametrize("name", ["tables", "figures", "table2", "compare_paper", "report"])
+def test_an_output_that_cannot_be_written_is_one_line_and_status_2(
+    name: str, command: Callable[[str], Main], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file stands where a folder should, or a folder where a file should."""
+    write_run(tmp_path / "run", {"ar": AR_MS})
+    out = tmp_path / "taken"
+    if name in ("compare_paper", "report"):
+        out.mkdir()
+    else:
+        out.touch()
+    assert command(name)([str(tmp_path / "run"), "--out", str(out)]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {out} cannot be ")
+    assert "give another" in line
+
+
+def test_a_broken_verify_cost_file_is_one_line_and_status_2(
+    command: Callable[[str], Main], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path / "run", {"ar": AR_MS})
+    (tmp_path / "verify_cost.json").write_text(json.dumps(COST)[:-9], encoding="utf-8")
+    assert command("figures")([str(tmp_path), "--out", str(tmp_path / "out")]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {tmp_path / 'verify_cost.json'} is no JSON")
+    assert not (tmp_path / "out").exists()

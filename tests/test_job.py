@@ -19,7 +19,7 @@ from talon_bench.compose import compose_config
 from talon_bench.errors import UsageError
 from talon_bench.lineup import resolve
 from talon_bench.prompts.source import load_prompts
-from talon_bench.provenance import without_folders
+from talon_bench.provenance import without_folders, without_folders_in
 from talon_bench.report.load import load_run
 from talon_bench.verify import Acceptance
 from toy_runs import rows, toy_overrides, write_prompts
@@ -98,6 +98,50 @@ def test_run_json_says_what_was_run(run: Callable, base: list[str]) -> None:
 def test_the_folders_of_the_machine_are_not_written_down() -> None:
     found = without_folders({"a": "/home/ada/x", "b": ["~/data", {"c": "outputs/y"}], "d": 3, "e": None})
     assert found == {"a": ".../x", "b": [".../data", {"c": "outputs/y"}], "d": 3, "e": None}
+    shown = {"dataset": {"system": "/no_think"}, "target": {"chat_template": "/{{ messages }}"}}
+    assert without_folders(shown) == shown, "what a model is shown is recorded as it is"
+
+
+@pytest.mark.parametrize(
+    ("path", "written"),
+    [
+        *(
+            (home, "...")
+            for home in ("/home/ada", "/home/ada/", "//home/ada", "/Users/ada", "/home/ada/x/..", "/srv/people/ada")
+        ),
+        *((home, "...") for home in ("~", "~/", "~ada", "~ada/", "/")),
+        *(
+            (path, ".../data")
+            for path in ("~ada/data", "~/data/", "/srv/people/ada/data", "/srv/data", "/Users/ada/My Files/data")
+        ),
+        *((text, text) for text in ("outputs/home/ada", "a~b", "~ 5", "5 ~ 6", "TALON (60 nodes)", "")),
+    ],
+)
+def test_a_home_folder_is_not_written_down(path: str, written: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its last part would be the name of a user."""
+    monkeypatch.setenv("HOME", "/srv/people/ada")
+    assert without_folders(path) == written
+
+
+@pytest.mark.parametrize(
+    ("message", "written"),
+    [
+        ("[Errno 2] No such file: '/home/ada/models/x.bin'", "[Errno 2] No such file: '.../x.bin'"),
+        ("~/heads/x is no head, nor is /srv/y/z", ".../x is no head, nor is .../z"),
+        ("see https://example.org/a/b and conf/target/x.yaml, 1 / 2", None),
+        ("size [2, 3] and/or [4]", None),
+        ("cannot read /home/ada: denied", "cannot read ...: denied"),
+        ("'/Users/ada' or '/srv/people/ada/' is a folder", "'...' or '...' is a folder"),
+        ("~ada/heads/x is no head, ~ada and ~/ are none", ".../x is no head, ... and ... are none"),
+        ("error:/srv/y/z in file:///home/ada/x", "error:.../z in file://.../x"),
+        ("https://example.org/~ada/x, ~5 nodes, 3 ~ 4, a~b, /", None),
+    ],
+)
+def test_the_folders_in_a_message_are_not_written_down(
+    message: str, written: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/srv/people/ada")
+    assert without_folders_in(message) == (message if written is None else written)
 
 
 def test_methods_without_a_head_are_named_in_the_records(run: Callable) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import numpy as np
 import pandas as pd
@@ -143,19 +144,6 @@ def test_paired_cells_count_nothing_where_a_method_has_no_turn(turns: pd.DataFra
     assert metrics.paired_cells(without, "ar", ["talon"]).tolist() == [[[0, 0, 0, 0]], [[48.0, 4, 63.0, 4]]]
 
 
-def test_funnel_joint_and_conditional(rounds: pd.DataFrame) -> None:
-    """Paths of depth 3, 2, 0, 0, 1 in five trees."""
-    funnel = metrics.accepted_by_depth(rounds)
-    assert funnel["method"].unique().tolist() == ["talon"]
-    assert funnel["depth"].tolist() == [1, 2, 3]
-    assert funnel["rounds"].tolist() == [5, 5, 5]
-    assert funnel["trees"].tolist() == [5, 4, 1]
-    assert funnel["nodes"].tolist() == [15, 6, 1]
-    assert funnel["reached"].tolist() == [3, 2, 1]
-    assert funnel["joint"].tolist() == [0.6, 0.4, 0.2]
-    assert funnel["conditional"].tolist() == pytest.approx([3 / 5, 2 / 3, 1 / 2])
-
-
 def test_acceptance_by_rank(rounds: pd.DataFrame) -> None:
     counts = metrics.accepted_by_rank(rounds).set_index(["method", "depth", "rank"])["count"].to_dict()
     assert counts == {
@@ -167,36 +155,24 @@ def test_acceptance_by_rank(rounds: pd.DataFrame) -> None:
     }
 
 
-def test_funnel_is_the_same_in_blocks_and_from_arrow(rounds: pd.DataFrame, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = metrics.accepted_by_depth(rounds), metrics.accepted_by_rank(rounds)
+def test_ranks_are_the_same_in_blocks_and_from_arrow(rounds: pd.DataFrame, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = metrics.accepted_by_rank(rounds)
     monkeypatch.setattr(metrics, "_BLOCK_ROWS", 4)
     lists = pd.ArrowDtype(pa.list_(pa.int16()))
     arrow = rounds.astype({"widths": lists, "path_ranks": lists, "method": "category", "emitted": "int16"})
     for frame in (rounds, arrow):
-        pd.testing.assert_frame_equal(metrics.accepted_by_depth(frame), expected[0])
-        pd.testing.assert_frame_equal(metrics.accepted_by_rank(frame), expected[1])
+        pd.testing.assert_frame_equal(metrics.accepted_by_rank(frame), expected)
 
 
-def test_a_run_of_ar_alone_has_no_funnel(rounds: pd.DataFrame) -> None:
-    alone = rounds[rounds["method"] == "ar"]
-    assert metrics.accepted_by_depth(alone).empty
-    assert metrics.accepted_by_rank(alone).empty
+def test_a_run_of_ar_alone_has_no_accepted_places(rounds: pd.DataFrame) -> None:
+    assert metrics.accepted_by_rank(rounds[rounds["method"] == "ar"]).empty
 
 
 @given(st.lists(st.lists(st.integers(0, 9), max_size=5), min_size=1, max_size=30))
-def test_funnel_sums_give_back_the_accepted_tokens(paths: list[list[int]]) -> None:
-    """Joint rates add up to accepted tokens per verification, and each accepted node has a rank."""
-    frame = pd.DataFrame(
-        {
-            "method": "talon",
-            "widths": [[10] * 6] * len(paths),
-            "path_ranks": paths,
-            "accepted": [len(path) for path in paths],
-        }
-    )
-    accepted = sum(len(path) for path in paths)
-    assert metrics.accepted_by_depth(frame)["joint"].sum() == pytest.approx(accepted / len(paths))
-    assert metrics.accepted_by_rank(frame)["count"].sum() == accepted
+def test_each_accepted_node_has_a_rank(paths: list[list[int]]) -> None:
+    counts = metrics.accepted_by_rank(pd.DataFrame({"method": "talon", "path_ranks": paths}))
+    found = counts.set_index(["depth", "rank"])["count"].to_dict()
+    assert found == dict(Counter(place for path in paths for place in enumerate(path, start=1)))
 
 
 def test_measured_drops_failed_turns_with_their_rounds(turns: pd.DataFrame, rounds: pd.DataFrame) -> None:

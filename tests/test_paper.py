@@ -128,7 +128,8 @@ def test_the_shape_by_hand(tmp_path: Path, published: pd.DataFrame) -> None:
     assert row["lowest MAT ratio"] == pytest.approx(6.24 / 6.42)
     unknown = load_run(write_run(tmp_path / "b", TIMES, settings=SETTINGS, dataset="spider"))
     assert shapes_text(shapes([unknown], published)).iloc[0].tolist() == [
-        *("smollm2-135m", "spider", "60", "1.25 [1.25, 1.25]", "n/a", "1.00", "n/a")
+        *("smollm2-135m", "spider", f"{LABELS['talon']} / {LABELS['eagle3']}", "60", "1.25 [1.25, 1.25]"),
+        *("n/a", "1.00", "n/a"),
     ]
     unequal = load_run(write_run(tmp_path / "c", TIMES, settings=SETTINGS | {"talon": TALON | {"budget": 16}}))
     assert shapes([unequal], published).empty, "another budget is another question"
@@ -145,7 +146,10 @@ def test_differing_settings_come_with_their_values(tmp_path: Path, settings: pd.
     assert rows.loc["max new tokens", ["ours", "TALON"]].tolist() == ["64", "1024"]
     assert rows.loc["prompts", "ours"] == "gsm8k 6 (hub); qa 6 (samples)"
     assert rows.loc["dtype", ["ours", "TALON"]].tolist() == ["float32", "not stated"]
-    assert rows.loc["EAGLE-3 tree", "TALON"] == "budget 60, depth 8 (9 draft passes), top_k 10"
+    assert rows.loc["EAGLE-3 tree", ["ours", "TALON"]].tolist() == [
+        "budget 60, depth 8 (8 draft passes), top_k 10",
+        "budget 60, depth 8 (9 draft passes), top_k 10",
+    ]
     assert "TALON tree" not in rows.index, "equal settings are left out"
     assert "EAGLE-2 tree" not in rows.index, "so are methods that no run has"
 
@@ -204,3 +208,44 @@ def test_wrong_published_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "odd.csv").write_text("source,mat\nX,2\n", encoding="utf-8")
     with pytest.raises(UsageError, match=r"odd\.csv has columns source, mat, expected source, table"):
         load_published(tmp_path)
+
+
+def test_the_shape_names_the_methods_of_each_pair(tmp_path: Path, published: pd.DataFrame) -> None:
+    """EAGLE-3 as its own paper runs it and as TALON's does differ in depth only."""
+    times = TIMES | {"deep": [100.0] * 6}
+    own = SETTINGS | {"deep": EAGLE | {"depth": 9, "label": "EAGLE-3 (depth 9)"}}
+    table = shapes([load_run(write_run(tmp_path, times, settings=own))], published)
+    assert table["methods"].tolist() == [
+        f"{LABELS['talon']} / {LABELS['eagle3']}",
+        f"{LABELS['talon']} / EAGLE-3 (depth 9)",
+    ]
+    assert table["ratio"].tolist() == pytest.approx([1.25, 2.5])
+    assert shapes_text(table)["methods"].tolist() == table["methods"].tolist()
+
+
+TRUNCATED = [
+    ({"top_p": 0.9}, "top-p 0.9"),
+    ({"top_k": 50}, "top-k 50"),
+    ({"top_p": 0.9, "top_k": 50}, "top-p 0.9, top-k 50"),
+]
+
+
+@pytest.mark.parametrize(("cut", "text"), TRUNCATED)
+def test_nothing_published_stands_beside_truncated_sampling(
+    tmp_path: Path, cut: dict, text: str, published: pd.DataFrame, settings: pd.DataFrame
+) -> None:
+    plain = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_new_tokens": 64, "seed": 0}
+    for name, decode in (("plain", plain), ("cut", plain | cut), ("greedy", plain | {"temperature": 0.0} | cut)):
+        write_run(tmp_path / name, TIMES, target="vicuna-13b", settings=SETTINGS, decode=decode)
+    runs = {name: load_run(tmp_path / name) for name in ("plain", "cut", "greedy")}
+    assert same_cells([runs["cut"]], published).empty
+    assert shapes([runs["cut"]], published)["targets"].tolist() == [0]
+    for name, temperature in (("plain", "1"), ("greedy", "0")):
+        assert not same_cells([runs[name]], published).empty
+        assert shapes([runs[name]], published)["targets"].tolist() == [5]
+        rows = setting_differences([runs[name]], settings).set_index("setting")
+        assert rows.loc["temperature", "ours"] == temperature
+    rows = setting_differences([runs["cut"]], settings).set_index("setting")
+    assert rows.loc["temperature", "ours"] == f"1, {text}"
+    assert f"here {text}: those runs stand alone." in compare_paper.comparison([runs["cut"]], published, settings)
+    assert "stand alone" not in compare_paper.comparison([runs["plain"]], published, settings)

@@ -93,7 +93,7 @@ def test_load_accepts_failed_turns_without_numbers(tmp_path: Path) -> None:
 def test_notes_say_what_a_reader_must_know(tmp_path: Path) -> None:
     run = load_run(write_run(tmp_path, differs=1, busy=True, source="samples"))
     text = "\n".join(notes([run]))
-    for term in ("MAT: ", "η (eta): ", "gamma: ", "Speedup: ", "95 % paired bootstrap"):
+    for term in ("MAT: ", "η (eta): ", "the head's first one over the prompt", "Speedup: ", "95 % paired bootstrap"):
         assert term in text
     for part in (
         "Test CPU, 4 cores, 2 threads",

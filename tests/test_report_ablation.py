@@ -182,3 +182,52 @@ def test_the_ablation_csv_reads_back(tmp_path: Path) -> None:
     assert efficiency["measured/predicted"].tolist() == pytest.approx(
         [1 + 2 * 2.5 / 19, 1.6 / (2 / (1 + 2 * 3.125 / 19))]
     )
+
+
+def test_two_methods_swept_on_one_data_set_stand_one_after_the_other(tmp_path: Path) -> None:
+    """The method tells them apart, not their folders; those of a repeated sweep do."""
+    write_sweep(tmp_path / "a", "budget", {16: FAST_MS, 60: SLOW_MS})
+    write_sweep(tmp_path / "b", "budget", {16: SLOW_MS, 60: FAST_MS}, base="eagle3")
+    write_sweep(tmp_path / "c", "budget", {16: [20.0] * 6, 60: FAST_MS}, dataset="qa")
+    frame = ablation_table(load_runs(tmp_path), "budget")
+    assert list(frame.index) == [
+        *(("smollm2-135m, talon", value) for value in (16, 60)),
+        *(("smollm2-135m, eagle3", value) for value in (16, 60)),
+    ]
+    assert frame["gsm8k"]["speedup"].tolist() == pytest.approx([2.0, 1.6, 1.6, 2.0])
+    assert frame["mean"]["speedup"].tolist() == pytest.approx([3.0, 1.8, np.nan, np.nan], nan_ok=True)
+    write_sweep(tmp_path / "again", "budget", {16: [10.0] * 6}, base="eagle3")
+    frame = ablation_table(load_runs(tmp_path), "budget")
+    assert frame["gsm8k"]["speedup"].to_dict() == pytest.approx(
+        {
+            ("smollm2-135m, talon", 16): 2.0,
+            ("smollm2-135m, talon", 60): 1.6,
+            ("smollm2-135m [again], eagle3", 16): 8.0,
+            ("smollm2-135m [b], eagle3", 16): 1.6,
+            ("smollm2-135m [b], eagle3", 60): 2.0,
+        }
+    )
+
+
+def test_efficiency_of_a_sweep_beside_a_line_up_needs_no_folders(tmp_path: Path) -> None:
+    """Families stand one after the other; a heading is left out where the row above has it."""
+    for dataset in ("gsm8k", "qa"):
+        write_run(tmp_path / f"plain-{dataset}", {"ar": AR_MS, "talon": FAST_MS}, dataset=dataset)
+    for base in ("talon", "eagle3"):
+        write_sweep(tmp_path / base, "alpha", {0.1: FAST_MS, 0.5: SLOW_MS}, base=base)
+    table = efficiency_table(load_runs(tmp_path))
+    assert set(table["target"]) == {"smollm2-135m"}
+    variants = [f"{base}[alpha={value}]" for base in ("eagle3", "talon") for value in (0.1, 0.5)]
+    assert table["method"].tolist() == [LABELS["talon"], LABELS["talon"], *variants]
+    places = efficiency_text(table)[["target", "dataset"]].to_numpy().tolist()
+    named = [["smollm2-135m", "gsm8k"], ["smollm2-135m", "qa"], ["smollm2-135m", "gsm8k"]]
+    assert places == [*named, *[["", ""]] * 3]
+
+
+def test_efficiency_tells_repeated_rows_apart(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_sweep(tmp_path / f"sweep-{name}", "alpha", {0.1: FAST_MS})
+        write_run(tmp_path / f"plain-{name}", {"ar": AR_MS, "talon": FAST_MS})
+    table = efficiency_table(load_runs(tmp_path))
+    folders = ("plain-a", "plain-b", "sweep-a", "sweep-b")
+    assert table["target"].tolist() == [f"smollm2-135m [{folder}]" for folder in folders]

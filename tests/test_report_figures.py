@@ -280,3 +280,97 @@ def test_colours_follow_the_method_and_sweeps_are_ordered() -> None:
     order = [shades[2], shades[0], shades[1]]
     assert order == sorted(order)
     assert len(set(order)) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "headings"),
+    [
+        ({"temperature": 1.0}, ["toy (T = 0)", "toy (T = 1)"]),
+        ({"max_new_tokens": 32}, ["toy (max 64 tokens)", "toy (max 32 tokens)"]),
+        ({}, ["toy [one]", "toy [two]"]),
+    ],
+)
+def test_sweeps_that_differ_in_a_setting_or_repeat_each_other_have_a_row_each(change: dict, headings: list) -> None:
+    """No line mixes two runs: each has the values of one sweep, in order; the caption and the table name both."""
+    runs = [sweep_run("alpha", [0.1, 0.3, 0.5], path=path) for path in ("one", "two")]
+    runs[1].info["decode"].update(change)
+    plot = figures.sweep(runs, "alpha")
+    assert len(plot.figure.axes) == 6
+    assert [axis.get_ylabel() for axis in plot.figure.axes[::3]] == [f"{heading}\nmt_bench" for heading in headings]
+    for axis in plot.figure.axes[1:3] + plot.figure.axes[4:]:
+        assert [[x for x, _ in line] for line in lines(axis)] == [[0.1, 0.3, 0.5]]
+    table = figures.sweep_table(runs, "alpha")
+    assert not table.duplicated(["target", "dataset", "base", "value"]).any()
+    assert set(table["target"]) == set(headings)
+    for heading in headings:
+        assert f"talon on {heading} / mt_bench at" in plot.caption
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_sweep_of_which_every_variant_failed_is_drawn(others: int) -> None:
+    """Its row stays empty, alone or beside a sweep that went well."""
+    failed = sweep_run("alpha", [0.1, 0.3], dataset="gsm8k")
+    failed.turns.loc[failed.turns["method"] != "ar", "status"] = "failed"
+    runs = [failed, *(sweep_run("alpha", [0.1, 0.3]) for _ in range(others))]
+    plot = figures.sweep(runs, "alpha")
+    assert [lines(axis) for axis in plot.figure.axes[1:3]] == [[], []]
+    assert [len(lines(axis)[0]) for axis in plot.figure.axes[4:6]] == [2] * (2 * others)
+    for axis in plot.figure.axes:
+        assert all(map(math.isfinite, (*axis.get_xlim(), *axis.get_ylim())))
+    assert "toy / gsm8k, talon, alpha 0.1: 2 turns failed, 0 skipped, 0 measured." in plot.caption
+    if not others:
+        assert "Highest: none measured." in plot.caption
+        assert [plot.stem for plot in figures.all_plots(runs)] == ["sweep_alpha", "round_time"]
+
+
+@pytest.mark.parametrize(
+    ("status", "counts"), [("failed", "1 turns failed, 0 skipped"), ("skipped", "0 turns failed, 1 skipped")]
+)
+def test_every_caption_counts_the_turns_that_were_not_measured(status: str, counts: str) -> None:
+    run = two_prompts()
+    run.turns.loc[(run.turns["method"] == "talon") & (run.turns["prompt_id"] == "b"), "status"] = status
+    plots = figures.all_plots([run])
+    assert len(plots) == 8
+    for plot in plots:
+        assert f"mt_bench, TALON: {counts}, 1 measured." in plot.caption, plot.stem
+    assert "measured." not in figures.speedup([two_prompts()]).caption
+
+
+BROKEN = {
+    "{": "is no JSON",
+    "": "is no JSON",
+    "[]": "holds other types",
+    "null": "holds other types",
+    '"rows"': "holds other types",
+    "{}": "lacks 'rows'",
+    json.dumps(COST | {"rows": None}): "holds other types",
+    json.dumps(COST | {"rows": {"tokens": 1}}): "holds other types",
+    json.dumps(COST | {"rows": []}): "has no rows",
+    json.dumps({key: value for key, value in COST.items() if key != "dtype"}): "lacks 'dtype'",
+    **{
+        json.dumps(COST | {"rows": [COST["rows"][0] | {"ms_median": value}]}): f"has {shown} for a number above 0"
+        for value, shown in (
+            ("10", "'10'"),
+            (None, "None"),
+            (True, "True"),
+            (0.0, "0.0"),
+            (math.nan, "nan"),
+            ([1], r"\[1\]"),
+        )
+    },
+}
+
+
+@pytest.mark.parametrize(("content", "message"), BROKEN.items())
+def test_a_broken_verify_cost_file_is_named(content: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "verify_cost_x.json"
+    file.write_text(content, encoding="utf-8")
+    with pytest.raises(UsageError, match=rf"verify_cost_x\.json {message}.*: expected target, dtype") as error:
+        figures.verify_cost([file])
+    assert "\n" not in str(error.value)
+
+
+def test_a_verify_cost_file_that_is_no_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "verify_cost.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UsageError, match=r"verify_cost\.json is no JSON"):
+        figures.verify_cost([tmp_path / "verify_cost.json"])

@@ -21,6 +21,7 @@ from talon_bench.report.efficiency import efficiency_table, efficiency_text
 from talon_bench.report.load import load_run, load_runs
 from talon_bench.report.notes import DEFINITIONS
 from talon_bench.report.page import content, page
+from talon_bench.report.page.explorer import explorer_data
 from talon_bench.report.render import number, speedup_text
 from talon_bench.report.tables import main_table
 from talon_bench.report.trees import load_trees
@@ -28,6 +29,7 @@ from tree_records import CLOSING, HOSTILE, write_trees
 
 MARKUP = '<b onclick="x()">bold</b> & "more"'
 VOID = {"meta", "img", "input", "link", "br"}
+PLAIN_PAIR = {"ar": AR_MS, "talon": FAST_MS}
 
 
 @dataclass
@@ -338,3 +340,51 @@ def test_errors_of_the_user_are_one_line_and_status_2(
     assert report.main([str(folder / "runs" / "a"), "--out", str(tmp_path / "file" / "report.html")]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert line.endswith("give another file, --out FILE")
+
+
+def test_runs_with_one_folder_name_have_keys_and_names_of_their_own(tmp_path: Path) -> None:
+    """The address of a round finds its run, and the choice of runs shows no text twice."""
+    for root in ("one", "two"):
+        write_trees(write_run(tmp_path / root / "run", PLAIN_PAIR))
+    sweep = {"ar": AR_MS, "talon[alpha=0.1]": FAST_MS}
+    write_trees(write_run(tmp_path / "variants", sweep, settings={"talon[alpha=0.1]": {"alpha": 0.1}}))
+    runs = load_runs(tmp_path)
+    data = explorer_data(runs)
+    assert [entry["key"] for entry in data] == ["run", "run (2)", "variants"]
+    assert [entry["name"] for entry in data] == [
+        "smollm2-135m [run] / gsm8k",
+        "smollm2-135m [run (2)] / gsm8k",
+        "smollm2-135m / gsm8k, by alpha",
+    ]
+    assert content.provenance(runs)["runs"] == ["run", "run (2)", "variants"]
+    assert [entry["run"] for entry in content.raw_files(runs, tmp_path / "report.html")] == [
+        "run",
+        "run (2)",
+        "variants",
+    ]
+
+
+def test_the_summary_counts_each_prompt_once_and_no_plain_pass(tmp_path: Path) -> None:
+    """EAGLE-3, TALON and Medusa verify four times a prompt, six prompts a run; AR's eight passes are none."""
+    write_run(tmp_path / "a")
+    write_run(tmp_path / "b", temperature=1.0)
+    assert content.summary(load_runs(tmp_path)) == "2 runs, 5 methods, 1 data set: 6 prompts, 144 verifications."
+    write_run(tmp_path / "c", dataset="qa")
+    assert content.summary(load_runs(tmp_path)) == "3 runs, 5 methods, 2 data sets: 12 prompts, 216 verifications."
+    write_run(tmp_path / "one", {"ar": [80.0], "talon": [40.0]})
+    single = content.summary([load_run(tmp_path / "one")])
+    assert single == "1 run, 2 methods, 1 data set: 1 prompt, 4 verifications."
+
+
+def test_sweeps_stand_beside_line_ups_without_their_folders(tmp_path: Path) -> None:
+    """Rows in a row that share target and data set are one group of a table; the line-up's and the sweep's are two."""
+    for dataset in ("gsm8k", "qa"):
+        write_run(tmp_path / f"plain-{dataset}", PLAIN_PAIR, dataset=dataset)
+    sweep = {"ar": AR_MS, "talon[alpha=0.1]": FAST_MS}
+    write_run(tmp_path / "sweep", sweep, settings={"talon[alpha=0.1]": {"alpha": 0.1}})
+    [efficiency] = [table for table in content.tables(load_runs(tmp_path)) if table.caption == "Draft efficiency"]
+    assert [(heading, len(rows)) for heading, rows in efficiency.groups] == [
+        ("smollm2-135m / gsm8k", 1),
+        ("smollm2-135m / qa", 1),
+        ("smollm2-135m / gsm8k", 1),
+    ]

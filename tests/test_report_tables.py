@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import scipy.stats
 
-from run_records import AR_MS, FAST_MS, LABELS, MS, alter_turns, write_run
+from run_records import AR_MS, FAST_MS, LABELS, MS, SLOW_MS, alter_turns, write_run
 from talon_bench.report import tables
 from talon_bench.report.load import load_run, load_runs
 from talon_bench.stats import RESAMPLES
@@ -212,3 +212,41 @@ def test_a_single_prompt_leaves_the_mean_without_an_interval(tmp_path: Path) -> 
     assert row["speedup"] == 2.0
     assert np.isnan(row["ci_low"])
     assert not row["best"]
+
+
+def lose_a_prompt(folder: Path) -> None:
+    """TALON's first turn failed."""
+    alter_turns(folder, status="failed", new_tokens=0, rounds=0, decode_ms=None, equals_ar=None, error="oom")
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_slower_method_is_never_best_for_its_prompts(tmp_path: Path, lost: bool) -> None:
+    """Without the first prompt TALON's speedup is 2.0; EAGLE-3's is 3.4 with it, but 1.6 on the prompts of both."""
+    plain, eagle, talon = [800.0, *AR_MS[1:]], [100.0, *SLOW_MS[1:]], [90.0, *FAST_MS[1:]]
+    for dataset in ("gsm8k", "qa"):
+        write_run(tmp_path / dataset, {"ar": plain, "eagle3": eagle, "talon": talon}, dataset=dataset)
+        if lost:
+            lose_a_prompt(tmp_path / dataset)
+    frame = tables.main_table(load_runs(tmp_path))
+    speedups = frame["gsm8k"]["speedup"].tolist()
+    assert speedups == pytest.approx([1, 1200 / 350, 2.0 if lost else 1200 / 290])
+    for dataset in ("gsm8k", "qa", "mean"):
+        assert frame[dataset]["best"].tolist() == [False, False, not lost], dataset
+
+
+def test_a_slow_method_that_failed_a_prompt_leaves_the_best_its_mark(tmp_path: Path) -> None:
+    for dataset in ("gsm8k", "qa"):
+        write_run(tmp_path / dataset, {"ar": AR_MS, "eagle3": FAST_MS, "talon": SLOW_MS}, dataset=dataset)
+        lose_a_prompt(tmp_path / dataset)
+    frame = tables.main_table(load_runs(tmp_path))
+    for dataset in ("gsm8k", "qa", "mean"):
+        assert frame[dataset]["best"].tolist() == [False, True, False], dataset
+
+
+def test_methods_with_a_single_prompt_in_common_have_no_best_mean(tmp_path: Path) -> None:
+    """Of two prompts TALON lost one, so a single one is left to compare on; the columns' intervals need two as well."""
+    for dataset in ("gsm8k", "qa"):
+        write_run(tmp_path / dataset, {"ar": [80.0] * 2, "eagle3": [40.0] * 2, "talon": [50.0] * 2}, dataset=dataset)
+        lose_a_prompt(tmp_path / dataset)
+    frame = tables.main_table(load_runs(tmp_path))
+    assert not frame.xs("best", axis=1, level=1).any(axis=None)

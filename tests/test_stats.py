@@ -73,7 +73,7 @@ def test_interval_contains_the_estimate_and_inverts(pairs: list[tuple[float, flo
     assert there.low <= there.value * slack
     assert there.value <= there.high * slack
     assert back.value == pytest.approx(1 / there.value)
-    assert stats.separated(a, b) == stats.separated(b, a)
+    assert there.excludes(1.0) == back.excludes(1.0)
 
 
 def test_same_records_give_the_same_interval() -> None:
@@ -82,12 +82,12 @@ def test_same_records_give_the_same_interval() -> None:
     assert stats.ratio_of_sums(a, b) != stats.ratio_of_sums(a, b, seed=1)
 
 
-def test_one_prompt_has_no_interval_and_is_never_separated() -> None:
+def test_one_prompt_has_no_interval_and_excludes_nothing() -> None:
     estimate = stats.ratio_of_sums([6.0], [2.0])
     assert estimate.value == 3.0
     assert math.isnan(estimate.low)
     assert math.isnan(estimate.high)
-    assert not stats.separated([6.0], [2.0])
+    assert not estimate.excludes(1.0)
 
 
 @pytest.mark.parametrize(("a", "b"), [([], []), ([1.0, 2.0], [0.0, 0.0])])
@@ -107,12 +107,12 @@ def test_resampled_sums_keep_n_in_small_chunks(monkeypatch: pytest.MonkeyPatch) 
     assert sums[:, 1].var() == pytest.approx(5 * 2, rel=0.15)
 
 
-def test_separated_needs_a_difference_beyond_the_noise() -> None:
+def test_an_interval_excludes_1_where_the_difference_is_beyond_the_noise() -> None:
     rng = np.random.default_rng(2)
     b = rng.uniform(50, 100, 40)
     noise = rng.normal(1, 0.05, 40)
-    assert stats.separated(1.2 * b * noise, b)
-    assert not stats.separated(b * np.tile([0.9, 1.1], 20), b)
+    assert stats.ratio_of_sums(1.2 * b * noise, b).excludes(1.0)
+    assert not stats.ratio_of_sums(b * np.tile([0.9, 1.1], 20), b).excludes(1.0)
 
 
 def test_noise_floor_is_zero_for_equal_and_the_log_for_constant_ratios() -> None:
@@ -123,7 +123,7 @@ def test_noise_floor_is_zero_for_equal_and_the_log_for_constant_ratios() -> None
         assert [floor.value, floor.low, floor.high] == pytest.approx([math.log(2)] * 3)
 
 
-def test_noise_floor_starts_at_zero_when_the_pair_is_not_separated() -> None:
+def test_noise_floor_starts_at_zero_when_the_interval_contains_1() -> None:
     """Ratios 0.8 and 1.1 of two equal prompts: the interval is [0.8, 1.1], its furthest end from 1 is 0.8."""
     floor = stats.noise_floor([0.8, 1.1], [1.0, 1.0])
     assert floor.low == 0.0

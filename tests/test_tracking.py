@@ -307,23 +307,36 @@ def test_a_service_that_dies_under_way_harms_nothing(cli: CommandLine, service: 
     assert load_run(result.folder).summaries["talon_small"].turns == 2
 
 
+@pytest.mark.parametrize(
+    ("silent", "fresh", "seconds"), [("finish", False, 0.3), ("log", False, 0.25), ("log", True, 0.5)]
+)
 def test_a_service_that_never_answers_is_left(
     cli: CommandLine,
     service: FakeWandb,
     measured: tuple[list[str], Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    silent: str,
+    fresh: bool,
+    seconds: float,
 ) -> None:
+    """As a stopped process: the run waits for its end once, or for the first prompt that is shown, new or replayed."""
     answer = threading.Event()
-    monkeypatch.setattr(FakeRun, "finish", lambda self: answer.wait(60))
+    monkeypatch.setattr(FakeRun, silent, lambda *_, **__: service.called(silent) or answer.wait(60))
     monkeypatch.setattr("talon_bench.tracking.wandb.FINISH_SECONDS", 0.25)
-    cli.base, folder = measured
-    result = cli(*OFFLINE, f"run.dir='{shutil.copytree(folder, tmp_path / 'run')}'")
+    monkeypatch.setattr("talon_bench.tracking.wandb.PROMPT_SECONDS", 0.5)
+    overrides = []
+    if not fresh:
+        cli.base, folder = measured
+        overrides = [f"run.dir='{shutil.copytree(folder, tmp_path / 'run')}'"]
+    result = cli(*OFFLINE, *overrides)
     answer.set()
     assert (result.status, result.notes) == (0, [])
     assert warnings(result.err) == [
-        "warning: wandb stopped (TimeoutError: no answer within 0.3 s); the run goes on without it"
+        f"warning: wandb stopped (TimeoutError: no answer within {seconds} s); the run goes on without it"
     ]
+    assert service.calls.count(silent) == 1
+    assert load_run(result.folder).summaries["talon_small"].turns == 2
 
 
 def test_a_figure_that_cannot_be_drawn_leaves_the_rest(

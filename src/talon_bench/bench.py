@@ -110,7 +110,8 @@ class Bench:
                 rows[name] = {**row, **measured, "status": "ok"}
             except Exception as error:
                 # A failed cell is a row with its error, never a gap; the other methods go on.
-                rows[name] = {**row, **_nothing("failed", f"{type(error).__name__}: {error}")}
+                message = provenance.without_folders_in(f"{type(error).__name__}: {error}")
+                rows[name] = {**row, **_nothing("failed", message)}
             on_answer(rows[name])
         if self.sampler.greedy:
             for row in rows.values():

@@ -5,7 +5,8 @@ documents both). Symbols and the cost model are those of the TALON paper, sectio
 
     MAT                 tokens per verification, the target's own included, pooled, without the prefill's
     eta                 draft passes per verification, the catch-up pass over newly accepted tokens included
-    gamma               time of a draft pass / time of a plain target pass of AR in the same run
+    gamma               time of a draft pass / time of a plain target pass of AR in the same run; a head's first pass
+                        over the prompt is one of them
     predicted speedup   MAT / (1 + gamma * eta)
     speedup             AR decode time per emitted token / the method's, on the turns both completed
 
@@ -192,45 +193,6 @@ def equality(turns: pd.DataFrame) -> pd.DataFrame:
     prompts = same.groupby([known["method"], known["prompt_id"]], observed=True).all().groupby(level=0, observed=True)
     margins = known.loc[~same, "margin"].astype(float).groupby(known["method"], observed=True).max()
     return pd.DataFrame({"equal": prompts.sum(), "compared": prompts.size(), "worst_margin": margins})
-
-
-def accepted_by_depth(rounds: pd.DataFrame) -> pd.DataFrame:
-    """Acceptance funnel, one row per (method, depth), depth 1 being the children of the root.
-
-    Columns: `rounds` (verifications), `trees` (those whose verified tree has this layer), `nodes` (drafted
-    nodes kept in the layer, summed), `reached` (accepted paths at least this deep), `joint` = reached /
-    rounds, `conditional` = reached / reached at depth - 1. Paths are counted before cutting at EOS and cap. A
-    method without drafted nodes (AR) has no rows.
-    """
-    codes, methods = pd.factorize(rounds["method"])
-    layers = _list_array(rounds["widths"])
-    accepted = rounds["accepted"].to_numpy(np.int64)
-    depth = max(_longest(layers), int(accepted.max(initial=0)))
-    if depth == 0:
-        return pd.DataFrame(columns=["method", "depth", "rounds", "trees", "nodes", "reached", "joint", "conditional"])
-    shape = (len(methods), depth)
-    trees, nodes = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-    for rows, position, widths in _blocks(layers):
-        cell = codes[rows] * depth + position
-        trees += np.bincount(cell, minlength=trees.size).reshape(shape)
-        nodes += np.bincount(cell, weights=widths, minlength=trees.size).reshape(shape).astype(np.int64)
-    paths = np.bincount(codes * (depth + 1) + accepted, minlength=len(methods) * (depth + 1))
-    at_least = paths.reshape(len(methods), depth + 1)[:, ::-1].cumsum(axis=1)[:, ::-1]
-    total = np.repeat(at_least[:, :1], depth, axis=1)
-    reached, before = at_least[:, 1:], at_least[:, :-1]
-    frame = pd.DataFrame(
-        {
-            "method": np.repeat(np.asarray(methods, dtype=object), depth),
-            "depth": np.tile(np.arange(1, depth + 1), len(methods)),
-            "rounds": total.ravel(),
-            "trees": trees.ravel(),
-            "nodes": nodes.ravel(),
-            "reached": reached.ravel(),
-            "joint": (reached / total).ravel(),
-            "conditional": np.where(before > 0, reached / np.maximum(before, 1), np.nan).ravel(),
-        }
-    )
-    return frame[(frame["trees"] > 0) | (frame["reached"] > 0)].reset_index(drop=True)
 
 
 def accepted_by_rank(rounds: pd.DataFrame) -> pd.DataFrame:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import re
 import subprocess
 from datetime import datetime, timezone
 from pathlib import Path
@@ -17,6 +18,14 @@ from talon_bench import __version__
 
 BUSY_SHARE = 0.2
 """Above this share of the cores used by others while the run waits, a machine counts as busy."""
+
+_HOMES = ("/home", "/Users")
+_ABSOLUTE = re.compile(r"/|~[\w.-]*(?:/|$)")
+_PART = r"[^\s:,;'\"()/]+"
+_PATHS = re.compile(rf"(?:(?<![\w./~])|(?<=://))(?:~[A-Za-z_][\w.-]*|~(?=/)|/{_PART}(?=/{_PART}))(?:/{_PART})*/?")
+
+_TEXTS = ("system", "chat_template")
+"""Options that are shown to a model as they are, even where they begin like a path ("/no_think")."""
 
 
 def describe(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
@@ -54,17 +63,29 @@ def now() -> str:
 
 
 def without_folders(value: Any) -> Any:
-    """A copy of nested config values in which an absolute path keeps its last part only: `.../data`.
+    """A copy of nested config values in which an absolute path keeps its last part only, `.../data`, and a home nothing.
 
     Records are made to be shared; the folders of one machine say nothing to others, and may say too much.
     """
     if isinstance(value, dict):
-        return {key: without_folders(item) for key, item in value.items()}
+        return {key: item if key in _TEXTS else without_folders(item) for key, item in value.items()}
     if isinstance(value, list):
         return [without_folders(item) for item in value]
-    if isinstance(value, str) and value.startswith((os.sep, f"~{os.sep}")):
-        return f".../{Path(value).name}"
+    if isinstance(value, str) and _ABSOLUTE.match(value):
+        return _last_part(value)
     return value
+
+
+def without_folders_in(text: str) -> str:
+    """The text of a message in which absolute paths keep their last part only, and homes nothing."""
+    return _PATHS.sub(lambda found: _last_part(found[0]), text)
+
+
+def _last_part(path: str) -> str:
+    """`.../NAME`; of a home folder `...`, as its name is a user's."""
+    whole = Path(os.path.normpath(re.sub(r"^/+", "/", path)))
+    home = len(whole.parts) == 1 or str(whole.parent) in _HOMES or whole == Path(os.path.expanduser("~"))
+    return "..." if home else f".../{whole.name}"
 
 
 def _version(package: str) -> str | None:

@@ -131,18 +131,6 @@ def mean_ratios(
     return values, draws / len(sets)
 
 
-def separated(
-    a: ArrayLike,
-    b: ArrayLike,
-    *,
-    a_units: ArrayLike | None = None,
-    b_units: ArrayLike | None = None,
-    seed: int = SEED,
-) -> bool:
-    """Whether two methods on the same prompts differ: the interval of their ratio excludes 1."""
-    return ratio_of_sums(a, b, a_units=a_units, b_units=b_units, seed=seed).excludes(1.0)
-
-
 def noise_floor(
     a: ArrayLike,
     b: ArrayLike,

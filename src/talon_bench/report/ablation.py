@@ -21,11 +21,12 @@ def ablation_table(runs: Sequence[RunData], field: str) -> pd.DataFrame:
     the same prompts. A target stands once for every method swept on it and for every combination of run
     settings, as in the main table.
     """
-    bases = dict.fromkeys(variant.base for run in runs for variant in variants(run))
+    bases = [tuple(dict.fromkeys(variant.base for variant in variants(run))) for run in runs]
+    several = len(set().union(*bases)) > 1
     entries = []
-    for group, run in zip(row_groups(runs), runs, strict=True):
+    for group, run in zip(row_groups(runs, bases), runs, strict=True):
         for variant in variants(run):
-            heading = f"{group}, {variant.base}" if len(bases) > 1 else group
+            heading = f"{group}, {variant.base}" if several else group
             entries.append(Entry(heading, variant.value, run, variant.method))
     groups = list(dict.fromkeys(entry.group for entry in entries))
     entries.sort(key=lambda entry: (groups.index(entry.group), entry.label))

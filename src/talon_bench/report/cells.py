@@ -6,7 +6,7 @@ The main table and the ablations are such tables; they differ in what a row stan
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -22,7 +22,7 @@ MEAN = "mean"
 MEAN_NOTE = (
     "mean: unweighted mean over the data sets of a target's rows, n/a where a row lacks one of them; its interval "
     "draws prompts within each data set. Bold there: the interval of its difference to every other lossless "
-    "method's mean speedup excludes 0."
+    "method's mean speedup, over the turns that all of them completed, lies above 0."
 )
 
 
@@ -66,9 +66,9 @@ def cell_table(entries: Sequence[Entry], names: Sequence[str]) -> pd.DataFrame:
 
 
 def best_method(run: RunData, methods: Sequence[str] | None = None) -> str | None:
-    """The fastest lossless of `methods` (default: all) if its paired ratio to every other one excludes 1.
+    """The fastest lossless of `methods` (default: all) if its paired ratio to every other one lies above 1.
 
-    AR measured again is no rival.
+    A ratio is over the turns that both completed, which may say otherwise than the speedups. AR measured again is no rival.
     """
     rivals = {
         name: run.summaries[name].speedup
@@ -80,7 +80,7 @@ def best_method(run: RunData, methods: Sequence[str] | None = None) -> str | Non
     best = max(rivals, key=rivals.__getitem__)
     others = [paired_prompts(run.measured[0], other, best) for other in rivals if other != best]
     ratios = ratios_of_sums([pairs[list(PAIR)].to_numpy(float) for pairs in others])
-    return best if all(ratio.excludes(1.0) for ratio in ratios) else None
+    return best if all(ratio.low > 1.0 for ratio in ratios) else None
 
 
 def _measured(entries: Sequence[Entry]) -> list[tuple]:
@@ -116,17 +116,9 @@ def _means(entries: Sequence[Entry]) -> list[tuple]:
         for column, methods in enumerate(whole.values())
         if all(_is_rival(runs[dataset], method) for dataset, method in methods.items()) and values[column] > 0
     ]
-    best = max(rivals, key=lambda column: values[column], default=None)
-    if (
-        draws is None
-        or len(rivals) < 2
-        or not all(
-            interval(values[best] - values[other], draws[:, best] - draws[:, other]).excludes(0.0)
-            for other in rivals
-            if other != best
-        )
-    ):
-        best = None
+    rows = list(whole.values())
+    place = _best_mean(runs, [rows[column] for column in rivals], [values[column] for column in rivals])
+    best = None if place is None else rivals[place]
     cells = []
     for column, (label, methods) in enumerate(whole.items()):
         summaries = [run.summaries[methods[dataset]] for dataset, run in runs.items()]
@@ -134,6 +126,35 @@ def _means(entries: Sequence[Entry]) -> list[tuple]:
         mat, eta = (sum(getattr(row, name) for row in summaries) / len(summaries) for name in ("mat", "eta"))
         cells.append((label, MEAN, (speedup.value, speedup.low, speedup.high, mat, eta, column == best)))
     return cells
+
+
+def _best_mean(runs: Mapping[str, RunData], rivals: Sequence[Mapping[str, str]], means: Sequence[float]) -> int | None:
+    """The place of the highest of `means` if it lies above every other one over the turns that all `rivals` completed.
+
+    `runs` are those of a group by data set, `rivals` the rows that compete: their method by data set.
+    """
+    if len(rivals) < 2:
+        return None
+    best = max(range(len(rivals)), key=means.__getitem__)
+    cells = []
+    for dataset, run in runs.items():
+        methods = [rival[dataset] for rival in rivals]
+        cells.append(paired_cells(_common_turns(run.measured[0], {BASELINE, *methods}), BASELINE, methods))
+    values, draws = mean_ratios(cells)
+    if draws is None:
+        return None
+    ahead = (
+        interval(values[best] - values[other], draws[:, best] - draws[:, other]).low > 0.0
+        for other in range(len(rivals))
+        if other != best
+    )
+    return best if all(ahead) else None
+
+
+def _common_turns(turns: pd.DataFrame, methods: set[str]) -> pd.DataFrame:
+    """The rows of `methods` of those turns that all of them completed."""
+    own = turns[turns["method"].isin(methods)]
+    return own[own.groupby(["prompt_id", "turn"], observed=True)["rounds"].transform("size") == len(methods)]
 
 
 def _is_rival(run: RunData, method: str) -> bool:

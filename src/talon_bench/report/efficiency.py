@@ -11,6 +11,7 @@ from talon_bench.metrics import decode_tokens
 from talon_bench.report.groups import marked, row_groups
 from talon_bench.report.load import RunData
 from talon_bench.report.render import interval_text, number
+from talon_bench.report.sweeps import families
 from talon_bench.stats import Estimate, ratios_of_sums
 
 EFFICIENCY_NOTE = (
@@ -20,12 +21,13 @@ EFFICIENCY_NOTE = (
 
 
 def efficiency_table(runs: Sequence[RunData]) -> pd.DataFrame:
-    """One row per run x method that is not plain decoding, in the order of runs and line-ups; numbers.
+    """One row per run x method that is not plain decoding: plain line-ups, then sweeps (`sweeps.families`); numbers.
 
-    Intervals of MAT and eta are bootstrap intervals over prompts of a ratio of sums over the measured turns.
+    Row headings tell runs of one family apart. Intervals of MAT and eta are bootstrap intervals over prompts of a ratio of
+    sums over the measured turns.
     """
     rows = []
-    for group, run in zip(row_groups(runs), runs, strict=True):
+    for group, run in _grouped(runs):
         for method, (mat, eta) in _per_verification(run).items():
             row = run.summaries[method]
             cells = {"target": group, "dataset": run.dataset, "method": marked(run, method)}
@@ -40,8 +42,8 @@ def efficiency_table(runs: Sequence[RunData]) -> pd.DataFrame:
 def efficiency_text(table: pd.DataFrame) -> pd.DataFrame:
     """`efficiency_table` for readers: every number as text, intervals beside their estimates."""
     text = table[["target", "dataset", "method"]].copy()
-    repeated = table[["target", "dataset"]].duplicated()
-    text.loc[repeated, ["target", "dataset"]] = ""
+    places = table[["target", "dataset"]]
+    text.loc[(places == places.shift()).all(axis=1), ["target", "dataset"]] = ""
     for heading, value, low, high in (
         ("MAT [95 % CI]", "MAT", "MAT low", "MAT high"),
         ("η [95 % CI]", "eta", "eta low", "eta high"),
@@ -55,13 +57,26 @@ def efficiency_text(table: pd.DataFrame) -> pd.DataFrame:
     return text
 
 
+def _grouped(runs: Sequence[RunData]) -> list[tuple[str, RunData]]:
+    """(row heading, run), family by family; sweeps without a method in common may share a heading."""
+    found = []
+    for field, members in families(runs).items():
+        kinds = [[run.labels[name] for name in _drafting(run)] for run in members] if field else None
+        found += zip(row_groups(members, kinds), members, strict=True)
+    return found
+
+
+def _drafting(run: RunData) -> list[str]:
+    return [name for name, own in run.methods.items() if own["policy"] != "ar"]
+
+
 def _per_verification(run: RunData) -> dict[str, tuple[Estimate, Estimate]]:
     """MAT and eta of each drafting method that measured something, with intervals over prompts."""
     turns = run.measured[0]
     frame = turns.assign(tokens=decode_tokens(turns), method=turns["method"].astype(str))
     sums = frame.groupby(["method", "prompt_id"], observed=True)[["tokens", "draft_passes", "rounds"]].sum()
     found = sums.index.unique("method")
-    methods = [name for name, own in run.methods.items() if own["policy"] != "ar" and name in found]
+    methods = [name for name in _drafting(run) if name in found]
     pairs = []
     for name in methods:
         tokens, passes, rounds = (column for _, column in sums.loc[name].astype(float).items())

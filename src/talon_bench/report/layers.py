@@ -1,7 +1,6 @@
 """Shapes of the verified trees: nodes per layer and depth, from the column `widths` of `rounds`.
 
-Depth 1 is the children of the root, as in `talon_bench.metrics.accepted_by_depth`. A method that drafts nothing (AR) has
-no rows.
+Depth 1 is the children of the root. A method that drafts nothing (AR) has no rows.
 """
 
 from __future__ import annotations

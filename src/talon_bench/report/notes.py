@@ -16,13 +16,13 @@ DEFINITIONS = (
     "(at most depth + 1), pooled over all verifications, after cutting at EOS and at the cap; the token from "
     "the prefill is not counted.",
     "η (eta): draft passes per verification; the catch-up pass over newly accepted tokens counts.",
-    "gamma: time of a draft pass / time of a plain AR target pass in the same run; predicted speedup = "
-    "MAT / (1 + gamma η).",
+    "gamma: mean time of a draft pass, the head's first one over the prompt included / mean time of a plain AR target "
+    "pass in the same run; predicted speedup = MAT / (1 + gamma η).",
     "Speedup: AR decode time per emitted token / the method's, summed over the same prompts, batch 1, same "
     "process; prefill is excluded, a head's own pass over the prompt is charged to the method.",
     f"{INTERVAL_MARK}: 95 % paired bootstrap interval over prompts (percentile, 10,000 resamples). Bold: the "
     "fastest lossless method of a column, marked only where the interval of its ratio to every other "
-    "lossless method excludes 1.",
+    "lossless method lies above 1.",
 )
 
 
@@ -31,7 +31,7 @@ def notes(runs: Sequence[RunData]) -> list[str]:
     lines = [*DEFINITIONS, *_grouped((settings(run), _sized_name(run)) for run in runs)]
     if any(not method["lossless"] for run in runs for method in run.methods.values()):
         lines.append(f"{LOSSY_MARK}: not lossless, never marked best.")
-    for warnings in (_samples, _noise, _busy, _gaps, _differences):
+    for warnings in (_samples, _noise, _busy, gaps, _differences):
         lines += warnings(runs)
     return lines
 
@@ -73,6 +73,19 @@ def run_noise(run: RunData) -> Estimate | None:
     )
 
 
+def gaps(runs: Sequence[RunData]) -> list[str]:
+    """A line for each method of a run with turns that failed or were skipped, with how many were measured."""
+    lines = []
+    for run in runs:
+        for method, row in run.summaries.items():
+            if row.failed or row.skipped:
+                lines.append(
+                    f"{name(run)}, {run.labels[method]}: {row.failed} turns failed, {row.skipped} skipped, "
+                    f"{row.turns} measured."
+                )
+    return lines
+
+
 def _sized_name(run: RunData) -> str:
     return f"{name(run)} (n = {run.summaries[BASELINE].prompts} prompts)"
 
@@ -110,18 +123,6 @@ def _busy(runs: Sequence[RunData]) -> list[str]:
         if machine.get("busy"):
             load = f"load {machine.get('load_before')} before, {machine.get('load_after')} after"
             lines.append(f"Busy machine during {name(run)} ({load}): its times are suspect.")
-    return lines
-
-
-def _gaps(runs: Sequence[RunData]) -> list[str]:
-    lines = []
-    for run in runs:
-        for method, row in run.summaries.items():
-            if row.failed or row.skipped:
-                lines.append(
-                    f"{name(run)}, {run.labels[method]}: {row.failed} turns failed, {row.skipped} skipped, "
-                    f"{row.turns} measured."
-                )
     return lines
 
 

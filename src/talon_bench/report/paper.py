@@ -6,6 +6,7 @@ speedup, mat, eta; empty where the source is silent.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -61,7 +62,7 @@ def setting_differences(runs: Sequence[RunData], settings: pd.DataFrame) -> pd.D
 
 
 def same_cells(runs: Sequence[RunData], published: pd.DataFrame) -> pd.DataFrame:
-    """Our cells that a source has too: the same target, data set, temperature and method; numbers.
+    """Our cells that a source has too: the same target, data set, temperature, not truncated, and method; numbers.
 
     Columns: target, dataset, method (our label), source (with its table), then ours, theirs and ours - theirs
     of speedup, MAT and eta. One row per source; no rows where none has the target.
@@ -83,15 +84,16 @@ def shapes(runs: Sequence[RunData], published: pd.DataFrame) -> pd.DataFrame:
     """TALON over EAGLE-3 on one head with one budget: ratio of speedups and of MAT, ours and the published range; numbers.
 
     The range is that of all published targets with the run's data set and temperature; without such cells it is nan.
-    Columns: target, dataset, budget, ratio, CI low, CI high, MAT ratio; lowest, mean and highest published
-    `ratio` and `MAT ratio`, and `targets`, how many they come from.
+    Columns: target, dataset, methods (our labels), budget, ratio, CI low, CI high, MAT ratio; lowest, mean and highest
+    published `ratio` and `MAT ratio`, and `targets`, how many they come from.
     """
     rows = []
     for group, run in zip(row_groups(runs), runs, strict=True):
         theirs = _published_ratios(run, published)
         for eagle, talon in _pairs(run):
             ratio = speedup(paired_prompts(run.measured[0], eagle, talon))
-            line = {"target": group, "dataset": run.dataset, "budget": run.methods[talon]["budget"]}
+            line = {"target": group, "dataset": run.dataset, "methods": f"{run.labels[talon]} / {run.labels[eagle]}"}
+            line |= {"budget": run.methods[talon]["budget"]}
             line |= {"ratio": ratio.value, "CI low": ratio.low, "CI high": ratio.high}
             line["MAT ratio"] = run.summaries[talon].mat / run.summaries[eagle].mat
             for name, column in (("ratio", "speedup"), ("MAT ratio", "mat")):
@@ -99,6 +101,20 @@ def shapes(runs: Sequence[RunData], published: pd.DataFrame) -> pd.DataFrame:
                 line |= {f"lowest {name}": values.min(), f"mean {name}": values.mean(), f"highest {name}": values.max()}
             rows.append(line | {"targets": len(theirs)})
     return pd.DataFrame(rows)
+
+
+def truncation(run: RunData) -> list[str]:
+    """What cut the distributions that the run sampled from, as text: top-p, top-k; nothing for greedy or plain sampling.
+
+    No source truncates, so nothing published stands beside such a run.
+    """
+    decode = run.info["decode"]
+    if decode["temperature"] == 0:
+        return []
+    return [
+        *([f"top-p {decode['top_p']:g}"] if decode["top_p"] < 1 else []),
+        *([f"top-k {decode['top_k']}"] if decode["top_k"] > 0 else []),
+    ]
 
 
 def cells_text(table: pd.DataFrame) -> pd.DataFrame:
@@ -115,7 +131,7 @@ def cells_text(table: pd.DataFrame) -> pd.DataFrame:
 
 def shapes_text(table: pd.DataFrame) -> pd.DataFrame:
     """`shapes` for readers."""
-    text = table[["target", "dataset"]].assign(budget=table["budget"].astype(str))
+    text = table[["target", "dataset", "methods"]].assign(budget=table["budget"].astype(str))
     intervals = table[["ratio", "CI low", "CI high"]].itertuples(index=False)
     text["TALON / EAGLE-3 [95 % CI]"] = [interval_text(*cells) for cells in intervals]
     text["published (targets)"] = _ranges(table, "ratio")
@@ -129,7 +145,7 @@ def _matching(run: RunData, method: str, published: pd.DataFrame) -> pd.DataFram
     return published[
         (published["target"] == run.target)
         & (published["dataset"] == run.dataset)
-        & (published["temperature"] == run.info["decode"]["temperature"])
+        & (published["temperature"] == _temperature(run))
         & (published["method"] == NAMES.get((own["policy"], own.get("head"))))
     ]
 
@@ -149,10 +165,15 @@ def _published_ratios(run: RunData, published: pd.DataFrame) -> pd.DataFrame:
     cells = published[
         (published["source"] == "TALON")
         & (published["dataset"] == run.dataset)
-        & (published["temperature"] == run.info["decode"]["temperature"])
+        & (published["temperature"] == _temperature(run))
     ].set_index(["method", "target"])[["speedup", "mat"]]
     ratios = [cells.loc[name] if name in cells.index else cells.iloc[:0].droplevel(0) for name in ("TALON", "EAGLE-3")]
     return (ratios[0] / ratios[1]).dropna()
+
+
+def _temperature(run: RunData) -> float:
+    """The published temperature that the run can stand beside; nan, which equals none, for truncated sampling."""
+    return math.nan if truncation(run) else run.info["decode"]["temperature"]
 
 
 def _own_setting(run: RunData, setting: str) -> list[str]:
@@ -163,7 +184,7 @@ def _own_setting(run: RunData, setting: str) -> list[str]:
         return [_tree(own) for own in named]
     known = {
         "target": run.target,
-        "temperature": f"{decode['temperature']:g}",
+        "temperature": ", ".join([f"{decode['temperature']:g}", *truncation(run)]),
         "GPU": machine.get("gpu") or f"none ({machine.get('cpu')}, {machine.get('threads')} threads)",
         "dtype": machine.get("dtype"),
         "software": f"torch {machine.get('torch')}, transformers {machine.get('transformers')}",
@@ -176,10 +197,11 @@ def _own_setting(run: RunData, setting: str) -> list[str]:
 
 
 def _tree(own: dict) -> str:
-    """Settings of a method's tree; of a static one its size."""
+    """Settings of a method's tree, with the draft passes of a fixed depth; of a static one its size."""
     if "tree" in own:
         return f"{len(own['tree'])} drafted nodes, depth {max(map(len, own['tree']))}, static"
-    return ", ".join(f"{key} {own[key]}" for key in _TREE if key in own)
+    passes = f" ({own['depth']} draft passes)" if own["policy"] == "eagle" else ""
+    return ", ".join(f"{key} {own[key]}{passes if key == 'depth' else ''}" for key in _TREE if key in own)
 
 
 def _ranges(table: pd.DataFrame, name: str) -> list[str]:

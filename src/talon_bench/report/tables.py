@@ -13,7 +13,7 @@ import pandas as pd
 from talon_bench.report.ablation import ablation_notes, ablation_table
 from talon_bench.report.cells import MEAN, MEAN_NOTE, Entry, best_method, cell_table
 from talon_bench.report.efficiency import EFFICIENCY_NOTE, efficiency_table, efficiency_text
-from talon_bench.report.groups import marked, row_groups
+from talon_bench.report.groups import folder_names, marked, row_groups
 from talon_bench.report.load import RunData
 from talon_bench.report.notes import notes
 from talon_bench.report.render import latex_document, number, speedup_text, to_csv, to_latex, to_markdown
@@ -51,9 +51,9 @@ def main_table(runs: Sequence[RunData]) -> pd.DataFrame:
 def detail_table(runs: Sequence[RunData]) -> pd.DataFrame:
     """One row per run x method with every metric, its counts and its settings."""
     rows = []
-    for run in runs:
+    for name, run in zip(folder_names(runs), runs, strict=True):
         best = best_method(run)
-        rows += [_detail(run, method, best) for method in run.summaries]
+        rows += [{**_detail(run, method, best), "run": name} for method in run.summaries]
     return pd.DataFrame(rows).astype({"budget": "Int64"})
 
 
@@ -152,5 +152,4 @@ def _detail(run: RunData, method: str, best: str | None) -> dict:
         "dtype": run.info["provenance"].get("dtype"),
         "head": head.get("name"),
         "head sha256": (head.get("sha256") or "")[:12] or None,
-        "run": run.path.name,
     }

@@ -26,6 +26,8 @@ from talon_bench.tracking.sweep import told_overrides
 
 INIT_SECONDS = 15.0
 """How long a run waits for the service at its start."""
+PROMPT_SECONDS = 5.0
+"""How long a run waits, between two prompts, for the service to take what there is to show."""
 FINISH_SECONDS = 60.0
 """How long a run waits for its uploads at its end."""
 RESET_SECONDS = 5.0
@@ -91,10 +93,10 @@ class WandbTracker(NullTracker):
             os.environ[name] = str(folder.path.resolve() / "wandb" / _FOLDERS[name])
             self._environment.append(name)
         self._start(folder)
-        self._try(lambda: self._replay(folder))
+        self._try(lambda: _within(FINISH_SECONDS, lambda: self._replay(folder)))
 
     def prompt(self, number: int, turns: list[dict]) -> None:
-        self._try(lambda: self._log(turns))
+        self._try(lambda: _within(PROMPT_SECONDS, lambda: self._log(turns)))
 
     def finish(self, folder: RunFolder) -> None:
         if not self._begun:
@@ -175,12 +177,17 @@ class WandbTracker(NullTracker):
             self._run.log(self._live.values(), step=self._live.prompts, commit=True)
 
     def _tables(self, run: RunData) -> None:
-        self._run.summary.update(results.summary(run, self._live.names))
         tables = {
             f"tables/{name}": self._wandb.Table(columns=columns, data=rows, allow_mixed_types=True)
             for name, (columns, rows) in results.tables(run).items()
         }
-        self._run.log(tables)
+        summary = results.summary(run, self._live.names)
+
+        def send() -> None:
+            self._run.summary.update(summary)
+            self._run.log(tables)
+
+        _within(FINISH_SECONDS, send)
 
     def _figures(self, run: RunData) -> None:
         from PIL import Image
@@ -195,7 +202,7 @@ class WandbTracker(NullTracker):
         for name, png, caption in drawn:
             with Image.open(io.BytesIO(png)) as image:
                 images[f"figures/{name}"] = self._wandb.Image(image, caption=caption)
-        self._run.log(images)
+        _within(FINISH_SECONDS, lambda: self._run.log(images))
 
     def _records(self, run: RunData) -> None:
         artifact = self._wandb.Artifact(f"records-{run_id(run.info)}", type="records", metadata=_facts(run.info))

@@ -6,15 +6,18 @@ from collections.abc import Sequence
 
 from talon_bench.metrics import BASELINE
 from talon_bench.report.load import RunData
-from talon_bench.report.notes import name, settings
+from talon_bench.report.notes import gaps, name, settings
 
 
 def context(runs: Sequence[RunData]) -> str:
-    """One sentence per distinct setting: the runs that share it with their n, then hardware, numerics and decoding."""
+    """One sentence per distinct setting: the runs that share it with their n, then hardware, numerics and decoding.
+
+    n counts the prompts that AR completed; a sentence per method with turns that failed or were skipped follows.
+    """
     groups: dict[str, list[str]] = {}
     for run in runs:
         groups.setdefault(_facts(run), []).append(f"{name(run)} (n = {run.summaries[BASELINE].prompts} prompts)")
-    return " ".join(f"{', '.join(owners)}: {facts}" for facts, owners in groups.items())
+    return " ".join([*(f"{', '.join(owners)}: {facts}" for facts, owners in groups.items()), *gaps(runs)])
 
 
 def _facts(run: RunData) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from textwrap import wrap
 
 import matplotlib
 import numpy as np
@@ -16,8 +18,8 @@ from talon_bench.report.by_prompt import pooled, prompt_sums
 from talon_bench.report.figures import style
 from talon_bench.report.figures.captions import context
 from talon_bench.report.figures.plot import Plot
+from talon_bench.report.groups import row_groups
 from talon_bench.report.load import RunData
-from talon_bench.report.notes import name
 from talon_bench.report.render import interval_text, number
 from talon_bench.report.sweeps import variants
 
@@ -27,12 +29,16 @@ TITLES = {"alpha": "gate alpha", "budget": "budget (nodes, root included)", "ini
 TITLES |= {"root_top_k": "children of the root"}
 DRAWN = {"speedup": "speedup over AR", "mat": "tokens per verification, MAT", "eta": "draft passes, η"}
 SPREAD = 8  # a setting whose values span more than this factor gets a logarithmic axis
+LABEL_LETTERS = 22  # of a line of the row heading beside a panel, which is about 1.5 inches high
 
 
 def sweep_table(runs: Sequence[RunData], field: str) -> pd.DataFrame:
-    """One row per run and variant of `field`: speedup, MAT and eta with 95 % intervals over prompts, by value."""
+    """One row per run and variant of `field`: speedup, MAT and eta with 95 % intervals over prompts, by value.
+
+    `target` is the run's row heading (`groups.row_groups`), so no two runs share target, data set and base.
+    """
     rows = []
-    for run in runs:
+    for group, run in zip(_groups(runs), runs, strict=True):
         sums = prompt_sums(*run.measured)
         measured = sums.index.unique("method")
         for variant in variants(run):
@@ -40,7 +46,7 @@ def sweep_table(runs: Sequence[RunData], field: str) -> pd.DataFrame:
                 continue
             row, own = run.summaries[variant.method], sums.loc[variant.method]
             mat, eta = pooled(own, "emitted"), pooled(own, "draft_passes")
-            head = (run.target, run.dataset, variant.base, variant.value, variant.method, run.labels[variant.method])
+            head = (group, run.dataset, variant.base, variant.value, variant.method, run.labels[variant.method])
             lengths = (mat.value, mat.low, mat.high, eta.value, eta.low, eta.high)
             rows.append((*head, row.speedup, *row.speedup_ci95, *lengths, row.tokens_per_second, row.prompts))
     frame = pd.DataFrame(rows, columns=[*COLUMNS, *LENGTHS])
@@ -51,32 +57,34 @@ def sweep_table(runs: Sequence[RunData], field: str) -> pd.DataFrame:
 def sweep(runs: Sequence[RunData], field: str) -> Plot:
     """A row per target and data set: speedup over AR, MAT and eta against the setting, with 95 % intervals as bands.
 
-    Runs that sweep the same setting of other methods on the same data set share the row. Methods of the line-up that are
-    not varied are horizontal lines.
+    Runs that sweep the same setting of other methods on the same data set share the row; runs that differ in another
+    setting, or repeat each other, have one each. Methods of the line-up that are not varied are horizontal lines.
     """
     table = sweep_table(runs, field)
-    panels = list(dict.fromkeys((run.target, run.dataset) for run in runs))
-    several = len({target for target, _ in panels}) > 1
+    places = [(group, run.dataset) for group, run in zip(_groups(runs), runs, strict=True)]
+    panels = list(dict.fromkeys(places))
+    several = len({group for group, _ in panels}) > 1
     looks = {
         base: {"color": style.COLOURS[place % 7], "marker": style.MARKERS[place % 9]}
         for place, base in enumerate(dict.fromkeys(table["base"]))
     }
     fixed: dict[str, dict] = {}
     figure, axes = style.canvas(style.WIDTH, 0.3 + 2.0 * len(panels), len(panels), 3, sharex=True)
-    for row, (target, dataset) in enumerate(panels):
-        own = table[(table["target"] == target) & (table["dataset"] == dataset)]
+    for row, (group, dataset) in enumerate(panels):
+        own = table[(table["target"] == group) & (table["dataset"] == dataset)]
         speed, *_ = trio = axes[3 * row : 3 * row + 3]
         speed.axhline(1, color="black", linewidth=0.9, zorder=1)
         for axis, (column, title) in zip(trio, DRAWN.items(), strict=True):
             for base in dict.fromkeys(own["base"]):
                 _line(axis, own[own["base"] == base], column, looks[base])
             axis.set_title(title)
-        for run in (run for run in runs if (run.target, run.dataset) == (target, dataset)):
+        for run in (run for run, place in zip(runs, places, strict=True) if place == (group, dataset)):
             _references(speed, run, fixed)
         for axis in trio:
-            axis.set_ylim(0, 1.05 * axis.dataLim.ymax)
+            top = axis.dataLim.ymax
+            axis.set_ylim(0, 1.05 * top if 0 < top < math.inf else 1)
             _values(axis, sorted(set(table["value"])))
-        speed.set_ylabel(f"{target}\n{dataset}" if several else dataset)
+        speed.set_ylabel("\n".join([*wrap(group, LABEL_LETTERS), dataset]) if several else dataset)
     for axis in axes[-3:]:
         axis.set_xlabel(TITLES.get(field, field), fontsize=style.SMALL)
     keys = [Line2D([], [], label=f"{label} (fixed)", **look) for label, look in fixed.items()]
@@ -124,17 +132,23 @@ def _values(axis: Axes, values: list[float]) -> None:
 
 def _caption(runs: Sequence[RunData], field: str, table: pd.DataFrame) -> str:
     bests = []
-    for (target, dataset, base), rows in table.dropna(subset="speedup").groupby(
+    for (group, dataset, base), rows in table.dropna(subset="speedup").groupby(
         ["target", "dataset", "base"], sort=False
     ):
         best = rows.loc[rows["speedup"].idxmax()]
         speed = interval_text(best["speedup"], best["speedup_low"], best["speedup_high"])
         speed += f", {number(best['tokens_per_second'], 1)} tokens/s"
-        bests.append(f"{base} on {target} / {dataset} at {best['value']:g} ({speed})")
+        bests.append(f"{base} on {group} / {dataset} at {best['value']:g} ({speed})")
     baselines = "; ".join(
-        f"{name(run)} {number(run.summaries[BASELINE].tokens_per_second, 1)} tokens/s" for run in runs
+        f"{group} / {run.dataset} {number(run.summaries[BASELINE].tokens_per_second, 1)} tokens/s"
+        for group, run in zip(_groups(runs), runs, strict=True)
     )
     return (
         f"Speedup over AR (line at 1) against {field}, bands: 95 % intervals over prompts, of each value on "
         f"its own. Highest: {'; '.join(bests) or 'none measured'}. AR: {baselines}. {context(runs)}"
     )
+
+
+def _groups(runs: Sequence[RunData]) -> list[str]:
+    """The row heading of each run; runs that sweep different methods may share one."""
+    return row_groups(runs, [{variant.base for variant in variants(run)} for run in runs])

@@ -17,6 +17,7 @@ from talon_bench.report.cells import MEAN, MEAN_NOTE
 from talon_bench.report.efficiency import EFFICIENCY_NOTE, efficiency_table, efficiency_text
 from talon_bench.report.figures import Plot, all_plots
 from talon_bench.report.figures.style import STYLE
+from talon_bench.report.groups import folder_names
 from talon_bench.report.load import RunData
 from talon_bench.report.notes import DEFINITIONS, notes
 from talon_bench.report.page.tables import Table, cells_table, plain_table
@@ -44,14 +45,14 @@ def title(runs: Sequence[RunData]) -> str:
 
 
 def summary(runs: Sequence[RunData]) -> str:
-    """How much was measured, in one sentence."""
+    """How much was measured, in one sentence; a plain pass of AR is no verification."""
     methods = dict.fromkeys(run.labels[method] for run in runs for method in run.methods)
     sets = dict.fromkeys(run.dataset for run in runs)
-    prompts = sum(run.summaries[BASELINE].prompts for run in runs)
-    rounds = sum(len(run.rounds) for run in runs)
+    prompts = {(run.dataset, prompt) for run in runs for prompt in _prompts(run)}
+    rounds = sum(int((~run.rounds["method"].isin(_plain(run))).sum()) for run in runs)
     return (
         f"{_counted(len(runs), 'run')}, {_counted(len(methods), 'method')}, {_counted(len(sets), 'data set')}: "
-        f"{prompts} prompts, {rounds:,} verifications."
+        f"{_counted(len(prompts), 'prompt')}, {_counted(rounds, 'verification')}."
     )
 
 
@@ -94,7 +95,7 @@ def provenance(runs: Sequence[RunData]) -> dict:
     values = {name: [own.get(name, "none") for own in facts] for name in names}
     return {
         "common": [(name, own[0]) for name, own in values.items() if len(set(own)) == 1],
-        "runs": [run.path.resolve().name for run in runs],
+        "runs": folder_names(runs),
         "rows": [(name, own) for name, own in values.items() if len(set(own)) > 1],
     }
 
@@ -103,16 +104,26 @@ def raw_files(runs: Sequence[RunData], out: Path) -> list[dict]:
     """Files of each run; with a relative link where run and page lie below the page's folder or the current one."""
     bases = [out.resolve().parent, Path.cwd()]
     found = []
-    for run in runs:
+    for name, run in zip(folder_names(runs), runs, strict=True):
         folder = run.path.resolve()
         near = any(folder.is_relative_to(base) and out.resolve().is_relative_to(base) for base in bases)
         links = [
-            (name, Path(os.path.relpath(folder / name, bases[0])).as_posix() if near else None)
-            for name in _FILES
-            if (folder / name).is_file()
+            (file, Path(os.path.relpath(folder / file, bases[0])).as_posix() if near else None)
+            for file in _FILES
+            if (folder / file).is_file()
         ]
-        found.append({"run": folder.name, "files": links})
+        found.append({"run": name, "files": links})
     return found
+
+
+def _prompts(run: RunData) -> list[str]:
+    """The prompts that AR completed, which are those that anything else is compared on."""
+    turns = run.measured[0]
+    return list(turns.loc[turns["method"] == BASELINE, "prompt_id"].astype(str).unique())
+
+
+def _plain(run: RunData) -> list[str]:
+    return [method for method, own in run.methods.items() if own["policy"] == "ar"]
 
 
 def _counted(number: int, noun: str) -> str:

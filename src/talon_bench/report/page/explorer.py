@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from talon_bench.report.groups import row_groups
+from talon_bench.report.groups import folder_names, row_groups
 from talon_bench.report.load import RunData
+from talon_bench.report.sweeps import families
 from talon_bench.report.trees import DraftTree, label, load_trees, opening_pair
 
 _DIGITS = 3  # of a probability: more than the drawing shows
@@ -14,12 +15,12 @@ _DIGITS = 3  # of a probability: more than the drawing shows
 def explorer_data(runs: Sequence[RunData]) -> list[dict]:
     """One entry per run that kept trees.
 
-    `key` (the run's folder) and `name`; `methods`: label by name; `pair`: those shown first; `pieces` and `labels`: token
-    texts as they are and as nodes show them; `answers`: prompt, turn, method and `rounds`, each with node arrays in reading
-    order (`DraftTree`), `tokens` being places in `pieces`.
+    `key` (the run's folder) and `name`, different for each run; `methods`: label by name; `pair`: those shown first;
+    `pieces` and `labels`: token texts as they are and as nodes show them; `answers`: prompt, turn, method and `rounds`, each
+    with node arrays in reading order (`DraftTree`), `tokens` being places in `pieces`.
     """
     found = []
-    for group, run in zip(row_groups(runs), runs, strict=True):
+    for key, name, run in zip(folder_names(runs), _names(runs), runs, strict=True):
         answers = load_trees(run)
         if not answers:
             continue
@@ -32,8 +33,8 @@ def explorer_data(runs: Sequence[RunData]) -> list[dict]:
         methods = [method for method in run.methods if method in drafting]
         found.append(
             {
-                "key": run.path.name,
-                "name": f"{group} / {run.dataset}",
+                "key": key,
+                "name": name,
                 "methods": {method: run.labels[method] for method in methods},
                 "pair": opening_pair(run, methods),
                 "pieces": list(places),
@@ -42,6 +43,15 @@ def explorer_data(runs: Sequence[RunData]) -> list[dict]:
             }
         )
     return found
+
+
+def _names(runs: Sequence[RunData]) -> list[str]:
+    """What each run is called: row heading, data set, and the setting that it sweeps, if any."""
+    names = {}
+    for field, members in families(runs).items():
+        for group, run in zip(row_groups(members), members, strict=True):
+            names[run.path] = f"{group} / {run.dataset}" + (f", by {field}" if field else "")
+    return [names[run.path] for run in runs]
 
 
 def _round(tree: DraftTree, places: dict[str, int]) -> dict:

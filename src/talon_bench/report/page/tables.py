@@ -55,12 +55,15 @@ def cells_table(frame: pd.DataFrame, caption: str, notes: Sequence[str]) -> Tabl
 def plain_table(
     frame: pd.DataFrame, places: pd.DataFrame, caption: str, notes: Sequence[str], folded: bool = False
 ) -> Table:
-    """Any other table as it is, its first column naming the row; a group per row of `places` (target, data set)."""
-    groups: dict[str, list[list[Cell]]] = {}
+    """Any other table as it is, its first column naming the row; equal `places` (target, data set) in a row are a group."""
+    groups: list[tuple[str, list[list[Cell]]]] = []
     for owner, row in zip(places.itertuples(index=False), frame.itertuples(index=False), strict=True):
         cells = [Cell(_text(value), heading=place == 0) for place, value in enumerate(row)]
-        groups.setdefault(" / ".join(owner), []).append(cells)
-    return Table(caption, [], _headings(frame.columns), list(groups.items()), list(notes), folded)
+        name = " / ".join(owner)
+        if not groups or groups[-1][0] != name:
+            groups.append((name, []))
+        groups[-1][1].append(cells)
+    return Table(caption, [], _headings(frame.columns), groups, list(notes), folded)
 
 
 def _headings(names: Iterable[str]) -> list[str]:
