@@ -18,7 +18,7 @@ import pytest
 
 from hostile_answers import source
 from talon_bench.errors import UsageError
-from talon_bench.scoring import sandbox
+from talon_bench.scoring import sandbox, workers
 from talon_bench.scoring.sandbox import CHILD, Child, Limits, Sandbox
 
 TIMEOUT_S = 10.0
@@ -172,7 +172,7 @@ def test_an_interruption_stops_all_workers(taken: list[str], monkeypatch: pytest
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sandbox, "wait", interrupted)
+    monkeypatch.setattr(workers, "wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
         Sandbox(Limits(10.0, 512), 2).run([["slow"]] * 20)
     assert len(taken) <= 2

@@ -97,7 +97,7 @@ def speedup_text(value: float, low: float, high: float) -> str:
 def _display(frame: pd.DataFrame, bold: Callable[[str], str], escape: Callable[[str], str]) -> pd.DataFrame:
     """The frame as strings; a table of cells shrinks to speedup, MAT and η per data set."""
     if frame.columns.nlevels == 1:
-        text = frame.map(lambda cell: escape(_cell(cell)))
+        text = frame.map(lambda cell: escape(cell_text(cell)))
         return text.set_axis([escape(column) for column in frame.columns], axis=1)
     columns: dict[tuple[str, str], list[str]] = {
         ("", escape(name)): [escape(value) for value in _sparse(frame.index, level)]
@@ -159,7 +159,8 @@ def _sparse(index: pd.MultiIndex, level: int) -> list[str]:
     return [value if row == 0 or values[row - 1] != value else "" for row, value in enumerate(values)]
 
 
-def _cell(value: object) -> str:
+def cell_text(value: object) -> str:
+    """A value of a plain table as printed everywhere."""
     if isinstance(value, bool):
         return "yes" if value else ""
     if isinstance(value, float):

@@ -15,9 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +23,7 @@ from talon_bench.errors import UsageError
 from talon_bench.scoring.child import __file__ as child_init
 from talon_bench.scoring.child.namespaces import WORK
 from talon_bench.scoring.sandbox_probes import probes
+from talon_bench.scoring.workers import run_all
 
 CHILD = Path(child_init).parent
 START_S = 30.0
@@ -153,28 +152,7 @@ class Sandbox:
         """The outcomes in the order of the programs: "passed", "wrong answer" (an assertion), "error: NameError",
         "out of memory", "timed out", "ended early" (no verdict, whatever the exit status), "killed: SIGSEGV".
         """
-        waiting = iter(enumerate(programs))
-        outcomes = [""] * len(programs)
-        stop = threading.Event()
-
-        def work() -> None:
-            with Child(self._limits) as child:
-                for place, program in waiting:
-                    if stop.is_set():
-                        return
-                    outcomes[place] = child.run(program)
-
-        count = min(self._workers, len(programs))
-        with ThreadPoolExecutor(max(count, 1)) as threads:
-            futures = [threads.submit(work) for _ in range(count)]
-            try:
-                wait(futures, return_when=FIRST_EXCEPTION)
-            finally:
-                # After an error or an interruption no worker should go on to its next program.
-                stop.set()
-            for future in futures:
-                future.result()
-        return outcomes
+        return run_all(programs, self._workers, lambda: Child(self._limits))
 
     def guards(self) -> dict[str, bool]:
         """Which guards hold here, each found out by a program that tries to get past it."""

@@ -9,14 +9,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
 from talon_bench.errors import UsageError
 from talon_bench.scoring import sql_child
+from talon_bench.scoring.workers import run_all
 
 START_S = 30.0
 """Seconds that a child may take to start on a busy machine."""
@@ -126,25 +125,5 @@ class QueryPool:
         return {**dict.fromkeys(always, True), **own}
 
     def run(self, queries: Sequence[Query]) -> list[str]:
-        """Outcomes in the order of the queries, each worker taking every n-th of them."""
-        count = min(self._workers, len(queries))
-        outcomes = [""] * len(queries)
-        stop = threading.Event()
-
-        def work(first: int) -> None:
-            with QueryRunner(*self._limits) as runner:
-                for number in range(first, len(queries), count):
-                    if stop.is_set():
-                        return
-                    outcomes[number] = runner.run(queries[number])
-
-        with ThreadPoolExecutor(max(count, 1)) as threads:
-            futures = [threads.submit(work, first) for first in range(count)]
-            try:
-                wait(futures, return_when=FIRST_EXCEPTION)
-            finally:
-                # After an error or an interruption no worker should go on to its next query.
-                stop.set()
-            for future in futures:
-                future.result()
-        return outcomes
+        """Outcomes in the order of the queries."""
+        return run_all(queries, self._workers, lambda: QueryRunner(*self._limits))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from talon_bench.report.render import number, speedup_text
+from talon_bench.report.render import cell_text, number, speedup_text
 
 _INTERVAL = "[95 % CI]"
 
@@ -58,7 +58,7 @@ def plain_table(
     """Any other table as it is, its first column naming the row; equal `places` (target, data set) in a row are a group."""
     groups: list[tuple[str, list[list[Cell]]]] = []
     for owner, row in zip(places.itertuples(index=False), frame.itertuples(index=False), strict=True):
-        cells = [Cell(_text(value), heading=place == 0) for place, value in enumerate(row)]
+        cells = [Cell(cell_text(value), heading=place == 0) for place, value in enumerate(row)]
         name = " / ".join(owner)
         if not groups or groups[-1][0] != name:
             groups.append((name, []))
@@ -69,11 +69,3 @@ def plain_table(
 def _headings(names: Iterable[str]) -> list[str]:
     """Column headings, which wrap between words but not inside the words for an interval."""
     return [name.replace(_INTERVAL, _INTERVAL.replace(" ", "\N{NO-BREAK SPACE}")) for name in names]
-
-
-def _text(value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else ""
-    if isinstance(value, float):
-        return number(value, 3)
-    return "" if value is None or value is pd.NA else str(value)
