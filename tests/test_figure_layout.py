@@ -142,6 +142,18 @@ def test_targets_get_figures_of_their_own() -> None:
     assert {"speedup", "tree_depth_smollm2-135m", "tree_depth_llama31-8b", "heatmap_llama31_8b-gsm8k"} <= set(stems)
 
 
+def test_sweeps_of_two_methods_get_figures_of_their_own() -> None:
+    """Sweeps of one setting share its figure; what lays data sets side by side is drawn for each method that is varied."""
+    sweeps = [sweep_run("budget", [8, 60], base=base, path=base) for base in ("talon", "talon_small")]
+    drawn = ["efficiency", "tree_depth", "tree_width"]
+    shared = ["sweep_budget", *(f"{stem}_budget_{base}" for base in ("talon", "talon_small") for stem in drawn)]
+    single = [f"{stem}_{base}" for base in ("talon", "talon_small") for stem in ("funnel", "heatmap", "round_time")]
+    assert [plot.stem for plot in figures.all_plots(sweeps)] == [*shared, *single]
+    plain = ["speedup", "efficiency", "accepted_length", "tree_depth", "tree_width"]
+    single = [f"{stem}" for stem in ("funnel", "heatmap", "round_time")]
+    assert [plot.stem for plot in figures.all_plots([*sweeps, two_prompts()])] == [*plain, *shared, *single]
+
+
 def test_a_run_with_ar_alone() -> None:
     plots = figures.all_plots([make_run({"ar": {"a": [PLAIN]}})])
     assert [plot.stem for plot in plots] == ["speedup", "round_time"]

@@ -47,3 +47,11 @@ def families(runs: Sequence[RunData]) -> dict[str | None, list[RunData]]:
     for run in sorted(runs, key=lambda run: swept_field(run) or ""):
         grouped.setdefault(swept_field(run), []).append(run)
     return grouped
+
+
+def by_base(runs: Sequence[RunData]) -> dict[str, list[RunData]]:
+    """Runs by the method that they vary, in the order of `runs`; plain line-ups under an empty name."""
+    grouped: dict[str, list[RunData]] = {}
+    for run in runs:
+        grouped.setdefault("-".join(dict.fromkeys(variant.base for variant in variants(run))), []).append(run)
+    return grouped

@@ -30,7 +30,7 @@ from talon_bench.report.figures.trees import has_trees, tree_depth, tree_width
 from talon_bench.report.figures.verify_cost import verify_cost
 from talon_bench.report.groups import row_groups
 from talon_bench.report.load import RunData
-from talon_bench.report.sweeps import families
+from talon_bench.report.sweeps import by_base, families
 
 __all__ = [
     "MIN_REACHED",
@@ -57,19 +57,21 @@ def all_plots(runs: Sequence[RunData], folder: Path | Sequence[Path] | None = No
     """Every figure that `runs` allow, and one of the `verify_cost*.json` files at or below `folder` (one or several).
 
     Line-ups are drawn together for each target (and each set of settings that tells runs of one target apart); runs that
-    sweep a setting are drawn together for each setting.
+    sweep a setting are drawn together for each setting, and then for each method that they vary. Figures of single runs are
+    those of the line-ups, of the sweeps only where there is no line-up.
     """
     known = looks(runs)
     plots = []
-    for field, members in families(runs).items():
-        if field is None:
-            plots.append(speedup(members, looks=known))
-        else:
-            plots.append(sweep(members, field))
-        for part, peers in _by_target(members).items():
-            suffix = "".join(f"_{text}" for text in (field, part) if text)
-            plots += _of_peers(peers, suffix, known, by_category=field is None)
-    for run, stem in zip(runs, _stems(runs), strict=True):
+    found = families(runs)
+    for field, members in found.items():
+        plots.append(speedup(members, looks=known) if field is None else sweep(members, field))
+        bases = by_base(members)
+        for base, varied in bases.items():
+            for part, peers in _by_target(varied).items():
+                suffix = "".join(f"_{text}" for text in (field, base if len(bases) > 1 else "", part) if text)
+                plots += _of_peers(peers, suffix, known, by_category=field is None)
+    singles = found.get(None, runs)
+    for run, stem in zip(singles, _stems(singles), strict=True):
         plots += [funnel(run, stem, known)] if has_drafts(run) else []
         plots += [heatmap(run, stem)] if has_places(run) else []
         plots.append(round_time(run, stem))
