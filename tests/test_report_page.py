@@ -354,7 +354,7 @@ def test_runs_with_one_folder_name_have_keys_and_names_of_their_own(tmp_path: Pa
     assert [entry["name"] for entry in data] == [
         "smollm2-135m [run] / gsm8k",
         "smollm2-135m [run (2)] / gsm8k",
-        "smollm2-135m / gsm8k, by alpha",
+        "smollm2-135m / gsm8k, talon by alpha",
     ]
     assert content.provenance(runs)["runs"] == ["run", "run (2)", "variants"]
     assert [entry["run"] for entry in content.raw_files(runs, tmp_path / "report.html")] == [
@@ -362,6 +362,21 @@ def test_runs_with_one_folder_name_have_keys_and_names_of_their_own(tmp_path: Pa
         "run (2)",
         "variants",
     ]
+
+
+def test_runs_with_methods_to_compare_come_first_in_the_explorer(tmp_path: Path) -> None:
+    for name, methods in (("a", PLAIN_PAIR), ("b", PLAIN_PAIR | {"eagle3": [25.0] * 6}), ("c", PLAIN_PAIR)):
+        write_trees(write_run(tmp_path / name, methods, temperature=ord(name) / 100))
+    assert [entry["key"] for entry in explorer_data(load_runs(tmp_path))] == ["b", "a", "c"]
+
+
+def test_sweeps_of_two_methods_have_names_of_their_own_in_the_explorer(tmp_path: Path) -> None:
+    for base in ("talon", "talon_small"):
+        name = f"{base}[alpha=0.1]"
+        folder = write_run(tmp_path / base, {"ar": AR_MS, name: FAST_MS}, settings={name: {"alpha": 0.1}})
+        write_trees(folder)
+    names = [entry["name"] for entry in explorer_data(load_runs(tmp_path))]
+    assert names == [f"smollm2-135m / gsm8k, {base} by alpha" for base in ("talon", "talon_small")]
 
 
 def test_the_summary_counts_each_prompt_once_and_no_plain_pass(tmp_path: Path) -> None:

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from talon_bench.report.groups import folder_names, row_groups
 from talon_bench.report.load import RunData
-from talon_bench.report.sweeps import families
+from talon_bench.report.sweeps import families, variants
 from talon_bench.report.trees import DraftTree, label, load_trees, opening_pair
 
 _DIGITS = 3  # of a probability: more than the drawing shows
 
 
 def explorer_data(runs: Sequence[RunData]) -> list[dict]:
-    """One entry per run that kept trees.
+    """One entry per run that kept trees, those with several methods to compare first.
 
     `key` (the run's folder) and `name`, different for each run; `methods`: label by name; `pair`: those shown first;
     `pieces` and `labels`: token texts as they are and as nodes show them; `answers`: prompt, turn, method and `rounds`, each
@@ -42,15 +42,17 @@ def explorer_data(runs: Sequence[RunData]) -> list[dict]:
                 "answers": entries,
             }
         )
-    return found
+    return sorted(found, key=lambda entry: len(entry["methods"]) < 2)
 
 
 def _names(runs: Sequence[RunData]) -> list[str]:
-    """What each run is called: row heading, data set, and the setting that it sweeps, if any."""
+    """What each run is called: row heading, data set, and the method and setting that it sweeps, if any."""
     names = {}
     for field, members in families(runs).items():
-        for group, run in zip(row_groups(members), members, strict=True):
-            names[run.path] = f"{group} / {run.dataset}" + (f", by {field}" if field else "")
+        bases = [sorted({variant.base for variant in variants(run)}) for run in members]
+        groups = row_groups(members, bases) if field else row_groups(members)
+        for group, own, run in zip(groups, bases, members, strict=True):
+            names[run.path] = f"{group} / {run.dataset}" + (f", {', '.join(own)} by {field}" if field else "")
     return [names[run.path] for run in runs]
 
 
