@@ -14,10 +14,10 @@ REPRODUCE := $(BIN)/python -m analysis.reproduce $(if $(DATA),--data $(DATA)) $(
 
 .DEFAULT_GOAL := help
 .PHONY: help setup test lint smoke reproduce-table1 reproduce-table2 reproduce-table3 sweep tables \
-        compare-paper figures report notebooks verify-cost score data data-check clean
+        compare-paper figures report checkpoints notebooks verify-cost score plan doctor heads data data-check clean
 
 help: ## Show this list
-	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9%-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
 	@sed -n 's/^#   /  /p' Makefile
 
 setup: $(READY) ## Build .venv and convert the embedded target (once)
@@ -32,7 +32,7 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 test: setup ## Run the test suite
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 lint: setup ## Check style and format
 	$(BIN)/ruff check .
@@ -49,6 +49,9 @@ reproduce-table2: setup ## The main table: real checkpoints on a GPU, else the e
 
 reproduce-table3: setup ## The paper's Table 3 (T=1): real checkpoints on a GPU, else the embedded default
 	$(REPRODUCE) table3 $(ARGS)
+
+reproduce-figure%: setup ## A figure of the paper, where a run makes it: 3, 4, 6, 7, 12 or 13
+	$(REPRODUCE) figure$* $(ARGS)
 
 sweep: setup ## Variants of TALON side by side: make sweep SWEEP=alpha|budget|root_top_k|init_layers
 	$(RUN) +sweep=$(or $(SWEEP),alpha) lineup=baseline run.root=results/local/sweep $(ARGS)
@@ -70,6 +73,18 @@ figures: setup ## Every figure that RUNS allow, as PNG, PDF and caption
 
 report: setup ## One self-contained HTML page of RUNS: tables, figures, tree explorer, provenance
 	$(BIN)/python -m analysis.report $(or $(RUNS),results/reference) --out results/local/report.html
+
+checkpoints: setup ## Which checkpoints RUNS measured: revisions and SHA-256
+	$(BIN)/python -m analysis.checkpoints $(or $(RUNS),results/reference)
+
+plan: setup ## What a command would run, what it needs and how long it takes: make plan ARGS="+experiment=table1 plan.gpu=H200"
+	$(BIN)/talon-bench plan $(or $(ARGS),+experiment=table2_embedded)
+
+doctor: setup ## Examine a target and its heads before a run: make doctor ARGS="target=llama31_8b"
+	$(BIN)/talon-bench doctor $(ARGS)
+
+heads: setup ## Train draft heads for the embedded default: make heads DATA=... OUT=FOLDER [ARGS="trainer.kind=eagle2"]
+	$(BIN)/python -m talon_bench.training training=smollm2 work=$(or $(OUT),results/local/training) data.root=$(or $(DATA),$(error set DATA to the folder of original files, training sources among them)) $(ARGS)
 
 notebooks: setup ## Run the notebooks on the committed reference results
 	for notebook in notebooks/*.ipynb; do $(BIN)/jupyter-execute --inplace $$notebook || exit 1; done

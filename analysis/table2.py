@@ -3,8 +3,8 @@
     python -m analysis.table2 results/reference
     python -m analysis.table2 outputs/2026-01-31 --out results/local/table2
 
-Writes table2.csv, .md and .tex, table2_detail.csv and .md, and every figure as PNG, PDF and caption; prints
-the Markdown.
+Writes table2.csv, .md and .tex, table2_detail.csv and .md, checkpoints.csv, .md and .tex, and every figure as PNG, PDF and
+caption; prints the Markdown of table2.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from analysis.checkpoints import write_checkpoints
 from analysis.command import guarded
 from talon_bench.report.figures import all_plots
 from talon_bench.report.load import load_runs
@@ -28,6 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     runs = load_runs(arguments.runs)
     tables = write_main(runs, arguments.out)
+    write_checkpoints(runs, arguments.out)
     for plot in all_plots(runs, arguments.runs):
         plot.save(arguments.out)
     print(next(path for path in tables if path.name == "table2.md").read_text(encoding="utf-8"), end="")

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 VERBS = {
     *("help", "setup", "test", "lint", "smoke", "reproduce-table1", "reproduce-table2", "reproduce-table3"),
     *("sweep", "tables", "compare-paper", "figures", "report", "notebooks", "verify-cost"),
-    *("score", "data", "data-check", "clean"),
+    *("score", "checkpoints", "plan", "doctor", "heads", "data", "data-check", "clean"),
 }
 
 
@@ -222,7 +222,7 @@ def test_reproduce_takes_the_grid_of_real_checkpoints_on_a_gpu(
     assert reproduce.main(["table3"]) == 0
     assert launched.commands[0][3:] == ["+experiment=table3", "run.root=results/local/table3/runs"]
     expected = (
-        "table3: vicuna_13b, dsl_8b, llama31_8b, qwen3_8b x mt_bench, humaneval, gsm8k, alpaca, qa, cnn_dm,"
+        "table3: vicuna_13b, dsl_8b, llama31_8b, qwen3_8b, qwen3_32b x mt_bench, humaneval, gsm8k, alpaca, qa, cnn_dm,"
         " prompts: hub, on Test GPU"
     )
     assert capsys.readouterr().out.splitlines()[0] == expected
@@ -241,7 +241,7 @@ def plain(done: subprocess.CompletedProcess) -> str:
 def test_make_help_lists_every_verb() -> None:
     done = make("help")
     assert done.returncode == 0
-    assert set(re.findall(r"^  make (\S+)", done.stdout, flags=re.MULTILINE)) == VERBS
+    assert set(re.findall(r"^  make (\S+)", done.stdout, flags=re.MULTILINE)) == VERBS | {"reproduce-figure%"}
     phony = re.search(r"^\.PHONY: ((?:.*\\\n)*.*)$", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
     assert set(phony[1].replace("\\", "").split()) == VERBS
     for variable in ("DATA=FOLDER", "FULL=1", "ARGS="):
@@ -249,7 +249,7 @@ def test_make_help_lists_every_verb() -> None:
     assert make().stdout == done.stdout
 
 
-@pytest.mark.parametrize("verb", sorted(VERBS))
+@pytest.mark.parametrize("verb", sorted(VERBS | {"reproduce-figure12"}))
 def test_make_shows_the_plain_command_of_every_verb(verb: str) -> None:
     done = make("-n", verb, "DATA=somewhere", "RUNS=runs", "OUT=out", "ARGS=decode.seed=7")
     assert done.returncode == 0, done.stderr
@@ -259,6 +259,11 @@ def test_make_shows_the_plain_command_of_every_verb(verb: str) -> None:
         "reproduce-table1": "-m analysis.reproduce --data somewhere table1 decode.seed=7",
         "reproduce-table2": "-m analysis.reproduce --data somewhere table2 decode.seed=7",
         "reproduce-table3": "-m analysis.reproduce --data somewhere table3 decode.seed=7",
+        "reproduce-figure12": "-m analysis.reproduce --data somewhere figure12 decode.seed=7",
+        "checkpoints": "-m analysis.checkpoints runs",
+        "plan": "talon-bench plan decode.seed=7",
+        "doctor": "talon-bench doctor decode.seed=7",
+        "heads": "-m talon_bench.training training=smollm2 work=out data.root=somewhere decode.seed=7",
         "verify-cost": "-m analysis.verify_cost --out results/local/verify_cost.json decode.seed=7",
         "tables": "-m analysis.tables runs --out results/local/tables",
         "compare-paper": "-m analysis.compare_paper runs",
@@ -279,6 +284,7 @@ def test_make_shows_the_plain_command_of_every_verb(verb: str) -> None:
         ("data-check", "set DATA to the folder of original files"),
         ("score", "set RUNS to the folder of one or more runs"),
         ("data", "set OUT to the folder to write to"),
+        ("heads", "set DATA to the folder of original files"),
     ],
 )
 def test_make_names_what_is_missing(verb: str, missing: str) -> None:

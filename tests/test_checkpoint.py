@@ -47,6 +47,11 @@ def test_every_file_form_gives_the_same_head(tmp_path, form):
     assert head.spec.origins["weights"].endswith("index.json") == form.startswith("sharded")
 
 
+def test_midlayer_is_one_layer_whatever_the_config_counts(tmp_path):
+    """EAGLE3-Vicuna1.3-13B's config.json has the 40 layers of its target."""
+    check(load(eagle3_folder(tmp_path, num_hidden_layers=40)), SPEC3, eagle3_tensors(), "official")
+
+
 @pytest.mark.parametrize(
     ("fc_bias", "qkv_bias", "keys"),
     [(True, False, {}), (False, False, {"bias": False}), (True, True, {"qkv_bias": True})],

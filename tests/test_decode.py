@@ -335,29 +335,6 @@ def test_a_restart_drops_the_time_since_the_last_call(ticks):
     assert clock.take() == {"draft": 2000.0}
 
 
-def test_queued_work_is_waited_for_before_each_reading(ticks):
-    queued = [10, 20, 40]
-
-    def wait() -> None:
-        ticks.now += queued.pop(0)
-
-    clock = PhaseClock(wait)
-    clock.lap("verify")
-    clock.restart()
-    clock.lap("other")
-    assert clock.take() == {"verify": 11000.0, "other": 41000.0}
-    assert queued == []
-
-
-def test_only_an_accelerator_is_waited_for_and_it_is_the_runs_own(monkeypatch: pytest.MonkeyPatch):
-    waited = []
-    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
-    PhaseClock.on(torch.device("cpu")).lap("draft")
-    assert waited == []
-    PhaseClock.on(torch.device("cuda:1")).lap("draft")
-    assert waited == [torch.device("cuda:1")]
-
-
 def slowed(owner: object, method: str, seconds: int, ticks: Ticks, monkeypatch: pytest.MonkeyPatch) -> None:
     right = getattr(owner, method)
 

@@ -6,6 +6,7 @@ import json
 import shutil
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,9 +50,9 @@ def wrong_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """Methods that draft end each round on the least likely token."""
     real = decode.accept
 
-    def accept(tree, logits, *rest) -> Acceptance:
-        kept = real(tree, logits, *rest)
-        return kept if tree.size == 1 else Acceptance(kept.path, int(logits[kept.path[-1]].argmin()))
+    def accept(tree, logits, *rest, **how) -> Acceptance:
+        kept = real(tree, logits, *rest, **how)
+        return kept if tree.size == 1 else replace(kept, next_token=int(logits[kept.path[-1]].argmin()))
 
     monkeypatch.setattr(decode, "accept", accept)
 
@@ -147,7 +148,7 @@ def test_the_folders_in_a_message_are_not_written_down(
 def test_methods_without_a_head_are_named_in_the_records(run: Callable) -> None:
     outcome = run("lineup=table2", "head.eagle2.path=null", "dataset.limit=1")
     assert info(outcome)["left_out"] == ["eagle2", "talon_eagle2"]
-    assert list(outcome.result["methods"]) == ["ar", "ar_again", "eagle3", "talon", "talon_small"]
+    assert list(outcome.result["methods"]) == ["ar", "ar_again", "ar_eager", "eagle3", "talon", "talon_small"]
 
 
 def test_answers_beyond_a_heads_window_are_counted(run: Callable, tmp_path: Path, toy_folders: ToyFolders) -> None:

@@ -10,6 +10,8 @@ from talon_bench.lineup import resolve
 from talon_bench.methods import EagleConfig, TalonConfig, sweep_variants
 
 NO_EAGLE2 = ["head.eagle2.shipped=null"]
+TREES = ["eagle2", "talon_eagle2", "eagle3", "talon"]
+"""Of lineup=table2."""
 
 
 def method_names(*overrides: str) -> list[str]:
@@ -18,9 +20,9 @@ def method_names(*overrides: str) -> list[str]:
 
 def test_the_method_under_test_takes_the_place_of_its_name() -> None:
     methods, _ = resolve(compose_config(["lineup=table2", "method=eagle2", "method.depth=4"]))
-    assert [method.name for method in methods] == ["ar", "ar_again", "eagle2", "talon_eagle2", "eagle3", "talon"]
-    assert methods[2].depth == 4
-    assert methods[4].depth == 8
+    assert [method.name for method in methods] == ["ar", "ar_again", "ar_eager", *TREES]
+    assert methods[3].depth == 4
+    assert methods[5].depth == 8
 
 
 def test_the_method_under_test_joins_at_the_end_where_it_is_not_listed() -> None:
@@ -32,7 +34,7 @@ def test_ar_comes_first_whatever_the_order_of_the_lineup() -> None:
     config = compose_config(["lineup=table2"])
     config.lineup.methods = dict(reversed(config.lineup.methods.items()))
     names = [method.name for method in resolve(config)[0]]
-    assert names == ["ar", "talon", "eagle3", "talon_eagle2", "eagle2", "ar_again"]
+    assert names == ["ar", *reversed(TREES), "ar_eager", "ar_again"]
 
 
 def test_ar_under_test_is_not_measured_twice() -> None:
@@ -41,7 +43,7 @@ def test_ar_under_test_is_not_measured_twice() -> None:
 
 def test_a_sweep_stands_where_the_method_stood() -> None:
     names = method_names("lineup=table2", "method=eagle3", "+sweep=budget", "sweep.values=[6,60]")
-    assert names == ["ar", "ar_again", "eagle2", "talon_eagle2", "eagle3[budget=6]", "eagle3[budget=60]", "talon"]
+    assert names == ["ar", "ar_again", "ar_eager", *TREES[:2], "eagle3[budget=6]", "eagle3[budget=60]", "talon"]
 
 
 def test_sweep_variants_keep_all_else_and_convert_values() -> None:
@@ -74,8 +76,8 @@ def test_a_sweep_that_cannot_be_is_refused(field: str, values: list, message: st
     assert "\n" not in str(error.value)
 
 
-def test_a_sweep_of_a_method_without_settings_says_so() -> None:
-    with pytest.raises(UsageError, match="expected one of none: it has no settings"):
+def test_a_sweep_of_a_setting_that_ar_has_not() -> None:
+    with pytest.raises(UsageError, match=r"sweep\.field is alpha, which method ar has not; expected one of engine$"):
         resolve(compose_config(["+sweep=alpha", "method=ar"]))
 
 

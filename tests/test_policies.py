@@ -81,6 +81,8 @@ def test_eagle_equals_the_algorithm_in_candidate_order(policy: Eagle, language: 
     assert draft.layers == fed
     assert draft.passes == policy.depth
     assert len(draft.fed) <= policy.max_fed
+    assert tree.num_layers == policy.max_depth
+    assert max(map(len, draft.layers), default=0) <= max(policy.fed_widths, default=0)
 
 
 @given(eagles, languages(TIED_KINDS, largest=40))
@@ -177,6 +179,8 @@ def test_static_shape_is_the_choices(choices: list[list[int]], language: Languag
     inner = {choice[:-1] for choice in ordered} - {()}
     assert draft.fed == [scored[choice][1] for choice in ordered if choice in inner]
     assert len(draft.fed) == policy.max_fed
+    assert tuple(map(len, draft.layers)) == policy.fed_widths
+    assert tree.num_layers == policy.max_depth
     assert draft.passes == tree.num_layers == max(map(len, choices))
 
 

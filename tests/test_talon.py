@@ -10,7 +10,9 @@ import torch
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+from talon_bench.errors import UsageError
 from talon_bench.policies import Talon
+from talon_bench.policies.talon import _stable_best
 from talon_bench.tree import TokenTree
 from toy_draft import (
     GRID,
@@ -62,6 +64,34 @@ def test_every_layer_but_the_last_is_fed_in_node_order(policy: Talon, language: 
     inner = [path for path in paths_of(tree)[1:] if len(path) < tree.num_layers]
     assert draft.fed == inner
     assert len(inner) <= policy.max_fed
+    assert tree.num_layers <= policy.max_depth
+    assert all(len(layer) in policy.fed_widths for layer in draft.layers)
+
+
+@given(policies(), any_language)
+@bounded(200)
+def test_the_tree_is_the_same_behind_a_queue(policy: Talon, language: Language) -> None:
+    """Same members in the same order, ties included, although only their number is read."""
+    tree, draft = grow(policy, language)
+    queued = language.draft(queued=True)
+    again = policy.grow(queued)
+    for column in ("tokens", "parents", "depths", "scores"):
+        assert torch.equal(getattr(again, column), getattr(tree, column)), column
+    assert queued.layers == draft.layers
+
+
+@given(st.lists(st.sampled_from([0.0, -0.0, -1e-40, -0.25, -0.5, -3.0, -1e30, -math.inf]), min_size=1), st.data())
+@bounded(100)
+def test_stable_best_is_a_stable_sort_cut_short(scores: list[float], data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, len(scores)))
+    expected = sorted(range(len(scores)), key=lambda i: -scores[i])[:count]
+    assert _stable_best(torch.tensor(scores), count).tolist() == expected
+
+
+def test_a_head_that_is_not_a_number_is_refused_behind_a_queue() -> None:
+    draft = ToyDraft(lambda path: by_hand(path) * (math.nan if path else 1), [10, 20, 30, 40], queued=True)
+    with pytest.raises(UsageError, match="log-probabilities are not numbers"):
+        Talon(budget=8, root_top_k=2).grow(draft)
 
 
 @given(any_language, st.integers(2, 64), st.integers(1, 12), alphas)

@@ -97,7 +97,7 @@ def test_committing_any_path_of_any_tree_equals_recomputation(llama, twin, above
     twin.allocate(40)
     twin.prefill(whole)
     assert target.cache.length == twin.cache.length == len(whole)
-    kept, recomputed = (cache._block[..., : len(whole), :] for cache in (target.cache, twin.cache))
+    kept, recomputed = (cache._blocks[0][..., : len(whole), :] for cache in (target.cache, twin.cache))
     torch.testing.assert_close(kept, recomputed, **CLOSE)
 
 

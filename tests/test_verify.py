@@ -17,7 +17,7 @@ from torch import Tensor
 
 from talon_bench.sampling import Sampler
 from talon_bench.tree import TokenTree, root_only
-from talon_bench.verify import accept, accept_greedy, walk
+from talon_bench.verify import Acceptance, accept, accept_greedy, walk
 from toy_draft import bounded
 
 SHARED = pathlib.Path(os.environ.get("TALON_BENCH_SHARED", pathlib.Path(__file__).parents[1].parent / "shared"))
@@ -144,6 +144,38 @@ def test_sampling_accept_repeats_with_its_seed() -> None:
         generator = torch.Generator().manual_seed(7)
         runs.append([accept(tree, logits, Sampler(1.0), generator) for _ in range(20)])
     assert runs[0] == runs[1]
+
+
+SAMPLERS = [Sampler(1.0), Sampler(0.5, top_p=0.9), Sampler(1.5, top_k=2)]
+
+
+@given(verified(), st.sampled_from(SAMPLERS), st.integers(0, 2**31))
+@bounded(200)
+def test_one_transfer_brings_the_same_acceptance(case: tuple[TokenTree, Tensor], sampler: Sampler, seed: int) -> None:
+    """Path, token and the number of draws: the generators stay in step."""
+    tree, logits = case
+    before = logits.clone()
+    walking, at_once = (torch.Generator().manual_seed(seed) for _ in range(2))
+    for _ in range(8):
+        expected = accept(tree, logits, sampler, walking)
+        assert accept(tree, logits, sampler, at_once, at_once=True) == expected
+        assert expected.tokens == tree.tokens[expected.path].tolist()
+    assert torch.equal(logits, before)
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize("sampler", [Sampler(), Sampler(1.0)], ids=["greedy", "sampling"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_only_what_the_path_rests_on_must_be_finite(value: float, sampler: Sampler, at_once: bool) -> None:
+    """A chain of two whose second node is never accepted: logits after it do not matter, those before it do."""
+    tree, generator = tree_of([9, 0, 1], [-1, 0, 1]), torch.Generator().manual_seed(0)
+    logits = torch.full((3, 3), -1e4)
+    logits[[0, 1, 2], [0, 2, 0]] = 1e4
+    assert accept(tree, logits, sampler, generator, at_once) == Acceptance([0, 1], [9, 0], 2, True)
+    for node, finite in ((2, True), (1, False), (0, False)):
+        poisoned = logits.clone()
+        poisoned[node, 2] = value
+        assert accept(tree, poisoned, sampler, generator, at_once).finite is finite, node
 
 
 def test_walk_repeats_the_official_decisions() -> None:

@@ -34,8 +34,11 @@ class ToyDraft:
     Draft id d stands for target id `ids[d]`. Calls that break the protocol of `policies.base.Draft` fail.
     """
 
-    def __init__(self, language: Callable[[Path], Tensor], ids: list[int], root: int = ROOT) -> None:
+    def __init__(
+        self, language: Callable[[Path], Tensor], ids: list[int], root: int = ROOT, queued: bool = False
+    ) -> None:
         self.root = root
+        self.queued = queued
         self.passes = 0
         self.layers: list[list[Path]] = []
         """Paths fed, one list per call of `expand`."""
@@ -90,8 +93,8 @@ class Language:
             self._known[path] = torch.tensor(exact, dtype=torch.float32)
         return self._known[path]
 
-    def draft(self) -> ToyDraft:
-        return ToyDraft(self, self.ids)
+    def draft(self, queued: bool = False) -> ToyDraft:
+        return ToyDraft(self, self.ids, queued=queued)
 
     def children(self, path: Path) -> list[tuple[Path, float]]:
         """(path, log-probability of its last token) of every child, in draft order."""

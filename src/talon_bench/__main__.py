@@ -1,9 +1,11 @@
-"""`python -m talon_bench`, or `talon-bench`: measure a line-up.
+"""`python -m talon_bench`, or `talon-bench`: measure a line-up, or plan or examine one.
 
 python -m talon_bench dataset=gsm8k lineup=table2 data.root=FOLDER
 python -m talon_bench +sweep=alpha
 python -m talon_bench -m method.alpha=0.01,0.03
 python -m talon_bench +experiment=table2_embedded
+python -m talon_bench plan +experiment=table1 plan.gpu=H200
+python -m talon_bench doctor target=llama31_8b
 """
 
 from __future__ import annotations
@@ -17,14 +19,18 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+from talon_bench.commands import take_command
 from talon_bench.errors import UsageError
+from talon_bench.launch.process import KEPT, end_with_parent, launched
+from talon_bench.launch.sweep import statuses as _launched_statuses
 from talon_bench.paths import shipped
 from talon_bench.schema import register, to_config
 
-_KEPT = "what was measured is kept, the same command without run.fresh resumes it"
+_HYDRAS_OWN = ("full_key", "object_type", "reference_type", "Config search path", "provider=")
+"""Beginnings of lines of a message that say where Hydra stood, not what is wrong."""
 
 _statuses = [0]
-"""Exit statuses of this process's jobs: a job that goes wrong does not stop those after it."""
+"""Exit statuses of the jobs in this process: one that goes wrong does not stop those after it."""
 
 
 @hydra.main(version_base="1.3", config_path=str(shipped("conf")), config_name="config")
@@ -41,20 +47,34 @@ def _job(composed: DictConfig) -> None:
     except (UsageError, OmegaConfBaseException) as error:
         _note(f"error: {_one_line(error)}", 2)
     except OSError as error:
-        _note(f"error: {_one_line(error)}; {_KEPT}", 1)
+        _note(f"error: {_one_line(error)}; {KEPT}", 1)
 
 
 def main() -> None:
     """Exit status: 0, 1 for a run whose numbers are unfit for use, 2 for a bad request, 130 when interrupted."""
     register()
+    _launched_statuses.clear()
+    if launched():
+        end_with_parent()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # lets errors reach the handlers below
+    command = None
     try:
-        _job()
-    except (HydraException, OmegaConfBaseException, OSError) as error:
+        command = take_command(sys.argv[1:])
+        if command is None:
+            _job()
+        else:
+            run, arguments = command
+            _statuses.append(run(arguments))
+    except (UsageError, HydraException, OmegaConfBaseException, OSError) as error:
         _note(f"error: {_one_line(error)}", 2)
+    except AssertionError as error:
+        if not str(error).startswith("Unexpected type for root"):
+            raise
+        # OmegaConf's only word for it.
+        _note("error: an option of a group that is null; choose a file first: +sweep=, launch=joblib, slurm or ray", 2)
     except KeyboardInterrupt:
-        _note(f"interrupted; {_KEPT}", 130)
-    raise SystemExit(max(_statuses))
+        _note(f"interrupted; {KEPT}" if command is None else "interrupted", 130)
+    raise SystemExit(max([*_statuses, *_launched_statuses]))
 
 
 def _one_line(error: Exception) -> str:
@@ -63,9 +83,7 @@ def _one_line(error: Exception) -> str:
     cause = error.__cause__
     if isinstance(error, HydraException) and isinstance(cause, OmegaConfBaseException):
         lines[1:] = [line.strip() for line in str(cause).splitlines()[:1]]
-    kept = [
-        line for line in lines if not line.startswith(("full_key", "object_type", "Config search path", "provider="))
-    ]
+    kept = [line for line in lines if not line.startswith(_HYDRAS_OWN)]
     return " ".join(kept) or type(error).__name__
 
 

@@ -39,12 +39,24 @@ class Bench:
     max_new_tokens: int
     seed: int
 
+    @property
+    def shapes(self) -> dict:
+        """Shapes of passes that the static engine has met: the target's, and those of each head by its name."""
+        if not self.target.static:
+            return {}
+        heads = [drafter.head for drafter in self.drafters.values() if hasattr(drafter, "head")]
+        return {"target": self.target.shapes, "heads": {head.name: head.static_passes.shapes for head in heads}}
+
     def warm_up(self, prompt: list[int], tokens: int) -> float:
         """Every method decodes `tokens` tokens unmeasured; the seconds that this took per token and method, on average.
 
         A prompt that does not fit the window is cut. A method that fails here fails again where it is recorded; only what
         the user can mend (activations that overflow in float16) ends the run.
         """
+        if self.target.static:
+            # Recording takes longer than decoding, and happens once.
+            largest = max(drafter.budget for drafter in self.drafters.values())
+            self._warm_shapes(prompt[: max(self.target.window - self.max_new_tokens - largest, 1)])
         clock = PhaseClock.on(self.target.device)
         for drafter in self.drafters.values():
             room = max(self.target.window - tokens - drafter.budget, 1)
@@ -150,20 +162,28 @@ class Bench:
             sampler=self.sampler,
             generator=generator or self._generator({}),
             clock=clock,
+            eager=getattr(drafter, "eager", False),
         )
 
     def _warm_shapes(self, ids: list[int]) -> None:
-        """One unmeasured pass per head over this prompt's length: kernels prepare themselves for each new shape."""
+        """One unmeasured pass per head over this prompt's length: kernels prepare themselves for each new shape.
+
+        The static engine records here what the answers can need, for each method and in a cache that is large enough for all.
+        """
+        largest = max(drafter.budget for drafter in self.drafters.values())
+        self.target.allocate(len(ids) + self.max_new_tokens + 1 + largest)
         seen = set()
         for drafter in self.drafters.values():
-            head = id(getattr(drafter, "head", None))
-            if head not in seen:
-                seen.add(head)
+            kind = id(drafter if self.target.static else getattr(drafter, "head", None))
+            if kind not in seen:
+                seen.add(kind)
                 # What fails here fails again in the measurement, where it is recorded.
                 with torch.inference_mode(), contextlib.suppress(Exception):
                     answer = Answer(self.eos_ids, self.max_new_tokens)
                     token = prefill(self.target, drafter, ids, answer, self.sampler, self._generator({}))
                     drafter.propose(token, PhaseClock())
+        with contextlib.suppress(Exception):
+            self.target.prepare(largest, self.max_new_tokens)
 
     def _generator(self, key: dict) -> torch.Generator:
         """Seeded by the run's seed and the turn, alike for all methods."""

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
 
 from talon_bench.clock import PhaseClock
 from talon_bench.drafters.base import Drafter
 from talon_bench.errors import UsageError
 from talon_bench.sampling import Sampler, draw
 from talon_bench.target import Target
+from talon_bench.transfer import to_device
 from talon_bench.tree import TokenTree
 from talon_bench.verify import accept
 
@@ -70,7 +70,8 @@ def prefill(
     target.allocate(capacity + drafter.budget)
     drafter.start(prompt, capacity)
     logits = target.prefill(prompt)
-    _refuse_overflow(logits, target)
+    if not logits.amax().isfinite():
+        raise _overflow(target)
     first = int(logits.argmax()) if sampler.greedy else draw(sampler.probabilities(logits), generator)
     _show(target, drafter, prompt, list(range(len(prompt))))
     answer.extend([first])
@@ -87,12 +88,17 @@ def decode(
     sampler: Sampler,
     generator: torch.Generator,
     clock: PhaseClock,
+    eager: bool = False,
 ) -> Iterator[Round]:
     """Decode `prompt` into `answer`, one Round per verification.
+
+    eager: target passes are launched kernel by kernel, whatever the engine of the run.
 
     The clock's phases are "prefill", then "draft" and "verify" for the passes of the drafter and the target, and "other"
     for all that is between them. Time that the caller spends between rounds is charged to nothing.
     """
+    # A CPU computes what the acceptance asks for; behind a queue each question costs a wait.
+    at_once = target.static or target.device.type != "cpu"
     clock.restart()
     token = prefill(target, drafter, prompt, answer, sampler, generator)
     clock.lap("prefill")
@@ -102,15 +108,15 @@ def decode(
         tree = drafter.propose(token, clock)
         visible = tree.ancestor_mask() if tree.size > 1 else None
         clock.lap("other")
-        logits = target.verify(tree.tokens, tree.depths, visible)
+        logits = target.verify(tree.tokens, tree.depths, visible, eager)
         clock.lap("verify")
-        accepted = accept(tree, logits, sampler, generator)
-        _refuse_overflow(logits[accepted.path], target)
+        accepted = accept(tree, logits, sampler, generator, at_once)
+        if not accepted.finite:
+            raise _overflow(target)
         target.commit(accepted.path)
-        new = tree.tokens[accepted.path].tolist()
-        _show(target, drafter, new, accepted.path)
+        _show(target, drafter, accepted.tokens, accepted.path)
         token = accepted.next_token
-        emitted = answer.extend([*new[1:], token])
+        emitted = answer.extend([*accepted.tokens[1:], token])
         clock.lap("other")
         yield Round(context, drafter.passes - passes, tree, accepted.path, token, emitted)
 
@@ -119,14 +125,11 @@ def _show(target: Target, drafter: Drafter, tokens: list[int], rows: list[int]) 
     """Hand newly committed tokens, rows of the last pass, to the drafter with the features it asks for."""
     features = None
     if drafter.feature_layers is not None:
-        features = target.features(drafter.feature_layers, torch.tensor(rows, device=target.device))
+        features = target.features(drafter.feature_layers, to_device(rows, target.device))
     drafter.observe(tokens, features)
 
 
-def _refuse_overflow(logits: Tensor, target: Target) -> None:
-    """Raise UsageError where a row of `logits` [..., vocab] has no finite maximum: activations overflowed (float16)."""
-    if not logits.amax(-1).isfinite().all():
-        found = str(target.dtype).removeprefix("torch.")
-        raise UsageError(
-            f"the logits of {target.name} are not finite in {found}; set target.dtype to bfloat16 or float32"
-        )
+def _overflow(target: Target) -> UsageError:
+    """What to raise where logits have no finite maximum: activations overflowed (float16)."""
+    found = str(target.dtype).removeprefix("torch.")
+    return UsageError(f"the logits of {target.name} are not finite in {found}; set target.dtype to bfloat16 or float32")

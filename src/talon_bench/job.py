@@ -15,6 +15,7 @@ from rich.console import Console
 
 from talon_bench import provenance
 from talon_bench.bench import Bench
+from talon_bench.launch.process import jobs_at_once, launched
 from talon_bench.lineup import resolve
 from talon_bench.loading import LoadedTarget, load_draft_head, load_target
 from talon_bench.methods import MethodConfig, head_kind
@@ -26,7 +27,7 @@ from talon_bench.records import RunFolder
 from talon_bench.report.console import final_json, summary_table
 from talon_bench.report.load import load_run
 from talon_bench.sampling import Sampler
-from talon_bench.schema import Config
+from talon_bench.schema import Config, HeadConfig, TargetConfig
 from talon_bench.tracking import make_tracker
 from talon_bench.tracking.null import NullTracker
 
@@ -42,6 +43,9 @@ class Outcome:
     fault: str | None
 
 
+LOCK_WAIT_S = 30.0
+"""How long a launched job waits for a folder that another process holds: one that was killed may take so long to end."""
+
 _targets: dict[str, LoadedTarget] = {}
 """The last target loaded, by its config: jobs of a sweep that share it load it once."""
 
@@ -54,7 +58,8 @@ def run(config: Config) -> Outcome:
     prompts = load_prompts(config.dataset, config.data)
     score = _scoring(config, prompts) if config.scoring.enabled else None
     identity = _identity(config, methods, prompts)
-    folder = RunFolder(_run_path(config, identity), identity, fresh=config.run.fresh)
+    wait_s = LOCK_WAIT_S if launched() else 0.0
+    folder = RunFolder(_run_path(config, identity), identity, fresh=config.run.fresh, wait_s=wait_s)
     try:
         with tracker:
             if folder.complete:
@@ -111,9 +116,9 @@ def _measure(
         "decode": {**asdict(config.decode), "max_new_tokens": config.max_new_tokens},
         "methods": {method.name: method.settings() for method in methods},
         "left_out": left_out,
-        "config": provenance.without_folders(asdict(config)),
+        "config": provenance.without_folders({**asdict(config), "launch": config.launch.of_job()}),
         "checkpoint": loaded.facts,
-        "provenance": provenance.describe(loaded.target.device, loaded.target.dtype),
+        "provenance": _machine(loaded),
     }
     warm = bench.renderer.render([{"role": "user", "content": prompts.prompts[0].turns[0]}])
     per_token = bench.warm_up(warm, config.run.warmup_tokens)
@@ -132,11 +137,21 @@ def _measure(
         folder.finish(
             provenance={"load_after": provenance.load(), "finished": provenance.now()},
             windows={"head": _over_head_window(folder, heads, bench.max_new_tokens)},
+            shapes=bench.shapes,
         )
 
 
+def _machine(loaded: LoadedTarget) -> dict[str, Any]:
+    """Where the numbers come from; jobs of one sweep that share the cores make a machine busy for one another."""
+    machine = provenance.describe(loaded.target.device, loaded.target.dtype)
+    at_once = jobs_at_once()
+    if at_once is None:
+        return machine
+    return {**machine, "busy": machine["busy"] or (at_once > 1 and not machine["gpu"]), "jobs_at_once": at_once}
+
+
 def _target(config: Config) -> LoadedTarget:
-    key = json.dumps([asdict(config.target), asdict(config.launch)], sort_keys=True)
+    key = json.dumps([asdict(config.target), config.launch.of_job()], sort_keys=True)
     if key not in _targets:
         _targets.clear()
         # The warm-up froze the last target out of garbage collection, and two may not fit into memory.
@@ -194,11 +209,11 @@ def _fault(data: Any) -> str | None:
 def _identity(config: Config, methods: list[MethodConfig], prompts: PromptSet) -> str:
     """Hash of what decides a run's rows: not where they go, nor who watches."""
     parts = [
-        asdict(config.target),
-        {kind: asdict(head) for kind, head in config.head.items()},
+        _without_facts(config.target),
+        {kind: _without_facts(head) for kind, head in config.head.items()},
         [asdict(method) for method in methods],
         asdict(config.decode),
-        asdict(config.launch),
+        config.launch.of_job(),
         [
             config.dataset.name,
             config.dataset.system,
@@ -208,6 +223,12 @@ def _identity(config: Config, methods: list[MethodConfig], prompts: PromptSet) -
         ],
     ]
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _without_facts(checkpoint: TargetConfig | HeadConfig) -> dict[str, Any]:
+    """Settings less what only describes the checkpoint: a corrected fact makes no other run."""
+    facts = ("architecture", "licence", "gated", "draft_vocab", "window")
+    return {key: value for key, value in asdict(checkpoint).items() if key not in facts}
 
 
 def _run_path(config: Config, identity: str) -> Path:
@@ -264,11 +285,10 @@ def _announce(info: dict[str, Any], prompts: PromptSet, count: int, seconds: flo
         flush=True,
     )
     if machine["busy"]:
-        share = machine["cpu_used_by_others"]
-        print(
-            f"warning: other work uses {100 * share:.0f} % of this machine; times of this run are flagged",
-            file=sys.stderr,
-        )
+        cause = f"other work uses {100 * machine['cpu_used_by_others']:.0f} % of this machine"
+        if machine.get("jobs_at_once", 1) > 1:
+            cause = f"{machine['jobs_at_once']} jobs share this machine"
+        print(f"warning: {cause}; times of this run are flagged", file=sys.stderr)
     for head in info["heads"].values():
         for warning in head["warnings"]:
             print(f"warning: draft head {head['name']}: {warning}", file=sys.stderr)

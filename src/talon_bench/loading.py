@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+import re
+import sys
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +21,12 @@ from talon_bench.embedded import ensure_embedded_target
 from talon_bench.errors import UsageError
 from talon_bench.paths import shipped
 from talon_bench.schema import HeadConfig, LaunchConfig, TargetConfig
-from talon_bench.target import Target
+from talon_bench.sharding import device_map, refuse_offloaded
+from talon_bench.target import Target, why_eager
 
 HASHED_BYTES = 4 << 30
-"""Checkpoints up to this size are hashed in full; of larger ones the hub's commit and the file sizes are recorded."""
+"""Checkpoints up to this size are hashed in full; of larger ones the hub's commit and its own checksums are recorded."""
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,7 @@ class LoadedTarget:
     tokenizer: Any
     eos_ids: frozenset[int]
     facts: dict[str, Any]
-    """What is recorded of the checkpoint: source, revision, sha256, size, dtype, engine."""
+    """What is recorded of the checkpoint: source, revision, sha256, size, dtype, engine, bytes that a pass reads."""
 
 
 def resolve_device(name: str) -> torch.device:
@@ -62,10 +66,12 @@ def load_target(config: TargetConfig, launch: LaunchConfig) -> LoadedTarget:
         torch.set_num_threads(launch.threads)
     device = resolve_device(launch.device)
     folder, revision = _folder(config)
+    _check_architecture(config, folder)
     dtype = _dtype(config.dtype, device)
+    placing = device_map(launch.shard, device)
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder)
-        model, loading = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, output_loading_info=True)
+        model, loading = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, output_loading_info=True, **placing)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise UsageError(f"target {config.name}: {folder.name} cannot be loaded ({_one_line(error)})") from error
     if missing := sorted(loading["missing_keys"]):
@@ -76,7 +82,12 @@ def load_target(config: TargetConfig, launch: LaunchConfig) -> LoadedTarget:
     fuse = config.fuse if config.fuse is not None else device.type == "cpu" and model.dtype is torch.bfloat16
     if fuse and device.type != "cpu":
         raise UsageError("target.fuse is the CPU engine; leave it null on a GPU")
-    target = Target.wrap(model.to(device), config.name, fuse_layers=fuse, pack=fuse)
+    if placing:
+        refuse_offloaded(model, config.name)
+    else:
+        model.to(device)
+    static = _is_static(launch.engine, model, device, config.name)
+    target = Target.wrap(model, config.name, fuse_layers=fuse, pack=fuse, static=static)
     facts = {
         "name": config.name,
         "source": "embedded" if config.embedded else config.hub or "local folder",
@@ -85,7 +96,9 @@ def load_target(config: TargetConfig, launch: LaunchConfig) -> LoadedTarget:
         "dtype": str(target.dtype).removeprefix("torch."),
         "engine": "fused" if target.fused else "stock",
         "packed": target.packed,
+        "passes": "static" if target.static else "eager",
         "window": target.window,
+        "pass_bytes": {"weights": target.weight_bytes, "row": target.row_bytes},
     }
     return LoadedTarget(target, tokenizer, _eos_ids(model, tokenizer), facts)
 
@@ -101,15 +114,62 @@ def load_draft_head(kind: str, config: HeadConfig, target: Target) -> tuple[Draf
     `kind` is the head's key in the config, "eagle2" or "eagle3"; UsageError when the checkpoint is of the other kind.
     """
     layers = tuple(config.feature_layers) if config.feature_layers else None
-    loaded = load_head(
-        checkpoint_folder(config), target.shape, name=config.name, rope_theta=config.rope_theta, feature_layers=layers
-    )
+    folder, revision = _folder(config)
+    loaded = load_head(folder, target.shape, name=config.name, rope_theta=config.rope_theta, feature_layers=layers)
     if (loaded.spec.kind == "eagle3") != (kind == "eagle3"):
         found = "eagle3" if kind == "eagle2" else "eagle2"
         raise UsageError(f"head.{kind} holds a head of kind {found} ({config.name}); give it as head.{found}")
+    stated = {"draft_vocab": config.draft_vocab, "window": config.window}
+    read = {"draft_vocab": loaded.spec.draft_vocab_size, "window": loaded.spec.max_position_embeddings}
+    _refuse_difference(f"head {config.name}", f"head.{kind}", stated, read)
+    loaded.spec.origins["checkpoint"] = _origin(config, revision)
     head = (Eagle3Head if loaded.spec.kind == "eagle3" else Eagle1Head)(loaded, target)
     target.tap(loaded.spec.feature_layers)
     return head, loaded
+
+
+def _check_architecture(config: TargetConfig, folder: Path) -> None:
+    """Refuse, before any weights are read, a checkpoint whose config.json contradicts `target.architecture`."""
+    from transformers import AutoConfig
+
+    if config.architecture is None:
+        return
+    try:
+        found = AutoConfig.from_pretrained(folder)
+    except (OSError, ValueError, KeyError) as error:
+        message = f"target {config.name}: {folder.name} has no usable config.json ({_one_line(error)}); fetch it again"
+        raise UsageError(message) from error
+    hidden, heads = getattr(found, "hidden_size", 0), getattr(found, "num_attention_heads", 1)
+    sizes = {
+        "model_type": found.model_type,
+        "layers": getattr(found, "num_hidden_layers", None),
+        "hidden_size": hidden,
+        "intermediate_size": getattr(found, "intermediate_size", None),
+        "heads": heads,
+        "kv_heads": getattr(found, "num_key_value_heads", None),
+        "head_dim": getattr(found, "head_dim", None) or hidden // heads,
+        "vocab_size": getattr(found, "vocab_size", None),
+        "tied_embeddings": bool(getattr(found, "tie_word_embeddings", False)),
+        "window": getattr(found, "max_position_embeddings", None),
+    }
+    _refuse_difference(f"target {config.name}", "target.architecture", asdict(config.architecture), sizes)
+
+
+def _refuse_difference(what: str, key: str, stated: dict[str, Any], found: dict[str, Any]) -> None:
+    """UsageError for the first stated value, where there is one, that the checkpoint contradicts."""
+    for name, value in stated.items():
+        if value is not None and value != found[name]:
+            raise UsageError(
+                f"{what}: config.json has {name} {found[name]}, {key}.{name} says {value};"
+                " use the checkpoint that the configuration describes, or correct the configuration"
+            )
+
+
+def _origin(config: HeadConfig, revision: str | None) -> str:
+    """Where a head's files come from: hub id and commit, the folder of heads/, or just that it was a local folder."""
+    if config.hub:
+        return f"{config.hub}@{revision}"
+    return f"heads/{config.shipped}" if config.shipped else "local folder"
 
 
 def _folder(config: TargetConfig | HeadConfig) -> tuple[Path, str | None]:
@@ -132,9 +192,25 @@ def _folder(config: TargetConfig | HeadConfig) -> tuple[Path, str | None]:
         # The hub client raises errors of many libraries; all of them mean that the checkpoint cannot be had.
         raise UsageError(
             f"{config.name}: {config.hub} cannot be fetched from the hub ({_one_line(error)});"
-            " check the id, log in for gated models, or give a local folder as path"
+            f" {_access(config)}, or give a local folder as path"
         ) from error
     return folder, folder.name
+
+
+def _is_static(engine: str, model: Any, device: torch.device, name: str) -> bool:
+    """Whether `launch.engine` means the static engine here; says why where a model that should have it cannot."""
+    if engine == "eager" or (engine == "auto" and device.type != "cuda"):
+        return False
+    if reason := why_eager(model):
+        print(f"note: target {name} runs on the eager engine, because {reason}", file=sys.stderr)
+    return reason is None
+
+
+def _access(config: TargetConfig | HeadConfig) -> str:
+    """What opens a repository of the hub that could not be read."""
+    if getattr(config, "gated", False):
+        return f"it is gated: accept its licence ({config.licence}) on the hub and log in"
+    return "check the id, log in for gated models"
 
 
 def _dtype(name: str, device: torch.device) -> torch.dtype | str:
@@ -158,8 +234,15 @@ def _checkpoint_facts(folder: Path) -> dict[str, Any]:
     return {
         "weight_bytes": size,
         "sha256": sha256_of(*files) if files and size <= HASHED_BYTES else None,
+        **({"files": named} if (named := _named_by_the_hub(files)) else {}),
         **({"origin": json.loads(note.read_text())} if note.is_file() else {}),
     }
+
+
+def _named_by_the_hub(files: list[Path]) -> dict[str, str]:
+    """SHA-256 by file name, where the files are links to blobs that the hub's cache names by it; else nothing."""
+    digests = {file.name: file.resolve().name for file in files}
+    return digests if all(_SHA256.fullmatch(digest) for digest in digests.values()) else {}
 
 
 def _one_line(error: Exception) -> str:

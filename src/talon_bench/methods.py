@@ -40,14 +40,20 @@ class MethodConfig:
 
 @dataclass
 class AutoregressiveConfig(MethodConfig):
-    """Plain decoding on the same loop, engine and cache."""
+    """Plain decoding on the same loop and cache."""
 
     policy: str = "ar"
+    engine: str = "run"
+    """run: the engine of the run; eager: every kernel of a pass is launched by itself, as papers measure AR."""
+
+    def __post_init__(self) -> None:
+        if self.engine not in ("run", "eager"):
+            raise UsageError(f"method {self.name}: engine is {self.engine}; expected run or eager")
 
     def build(self, target: Target, head: DraftHead | None) -> Drafter:
         from talon_bench.drafters.base import NoDrafter
 
-        return NoDrafter(target.device)
+        return NoDrafter(target.device, eager=self.engine == "eager")
 
 
 @dataclass
@@ -58,8 +64,9 @@ class HeadMethodConfig(MethodConfig):
 
     def build(self, target: Target, head: DraftHead | None) -> Drafter:
         from talon_bench.drafters.session import HeadDrafter
+        from talon_bench.drafters.static_session import StaticHeadDrafter
 
-        return HeadDrafter(head, self.tree_policy())
+        return (StaticHeadDrafter if target.static else HeadDrafter)(head, self.tree_policy())
 
     def tree_policy(self) -> Any:
         """The policy object of `policies/`."""
@@ -178,8 +185,7 @@ def sweep_variants(method: MethodConfig, name: str, values: list[Any]) -> list[M
     known = {f.name: f.type for f in fields(method) if f.name not in ("policy", "name", "label")}
     if name not in known:
         raise UsageError(
-            f"sweep.field is {name}, which method {method.name} has not;"
-            f" expected one of {', '.join(known) or 'none: it has no settings'}"
+            f"sweep.field is {name}, which method {method.name} has not; expected one of {', '.join(known)}"
         )
     return [_variant(method, name, value) for value in values]
 

@@ -8,9 +8,11 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from talon_bench.launch.process import launched
+
 
 class RunProgress:
-    """Counts answers; shows the method just measured with its running MAT and tokens/s."""
+    """Counts answers; shows the method just measured with its running MAT and tokens/s. Launched jobs show none."""
 
     def __init__(self, answers: int, labels: dict[str, str]) -> None:
         self._labels = labels
@@ -21,6 +23,7 @@ class RunProgress:
             TimeRemainingColumn(),
             TextColumn("{task.description}"),
             console=Console(stderr=True),
+            disable=launched(),
         )
         self._task = self._bar.add_task("", total=answers)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import os
 import platform
@@ -15,9 +16,14 @@ import psutil
 import torch
 
 from talon_bench import __version__
+from talon_bench.clock import PhaseClock
 
 BUSY_SHARE = 0.2
 """Above this share of the cores used by others while the run waits, a machine counts as busy."""
+
+READ_BYTES = 1 << 28
+READ_BYTES_GPU = 1 << 31
+"""What is read to measure a memory's bandwidth: far more than caches hold."""
 
 _HOMES = ("/home", "/Users")
 _ABSOLUTE = re.compile(r"/|~[\w.-]*(?:/|$)")
@@ -29,7 +35,10 @@ _TEXTS = ("system", "chat_template")
 
 
 def describe(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
-    """Provenance of a run about to start; takes half a second, in which it listens for other work on the machine."""
+    """Provenance of a run about to start; takes half a second, in which it listens for other work on the machine.
+
+    The first call for a device takes a little longer, as it measures the bandwidth of its memory.
+    """
     busy = psutil.cpu_percent(interval=0.5) / 100
     return {
         "talon_bench": __version__,
@@ -46,11 +55,32 @@ def describe(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
         "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
         "gpu_processes": _gpu_processes(device),
         "dtype": str(dtype).removeprefix("torch."),
+        "read_gb_s": round(read_bandwidth(device, torch.get_num_threads()), 1),
         "load_before": load(),
         "cpu_used_by_others": round(busy, 3),
         "busy": busy > BUSY_SHARE,
         "started": now(),
     }
+
+
+@functools.cache
+def read_bandwidth(device: torch.device, threads: int) -> float:
+    """GB/s at which a sum reads the memory of `device`, on a CPU with so many threads, the best of three: the roof of a pass.
+
+    `threads` must be what torch uses; measured once in a process.
+    """
+    size = READ_BYTES
+    if device.type == "cuda":
+        size = min(READ_BYTES_GPU, torch.cuda.mem_get_info(device)[0] // 4)
+    block = torch.ones(size // 4, device=device)
+    clock = PhaseClock.on(device)
+    spent = []
+    for _ in range(3):
+        clock.restart()
+        block.sum()
+        clock.lap("read")
+        spent.append(clock.take()["read"])
+    return block.nbytes / min(spent) / 1e6
 
 
 def load() -> float:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import os
 import shutil
+import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,6 +23,7 @@ from talon_bench import atomic
 from talon_bench.errors import UsageError
 
 SCHEMA = 1
+LOCK_POLL_S = 0.1
 
 TURNS = pa.schema(
     [
@@ -91,21 +94,20 @@ class RunFolder:
     """One run's folder, held by one process at a time.
 
     `identity` is a hash of all that decides what the run measures: a folder of another identity is refused. `fresh` takes
-    no notice of what is there, and replaces it once the run begins.
+    no notice of what is there, and replaces it once the run begins. A folder that another process holds is waited for
+    `wait_s` seconds, then refused.
     """
 
-    def __init__(self, path: Path, identity: str, *, fresh: bool = False) -> None:
+    def __init__(self, path: Path, identity: str, *, fresh: bool = False, wait_s: float = 0.0) -> None:
         self.path = path
         try:
-            path.mkdir(parents=True, exist_ok=True)
-            self._lock = (path / ".lock").open("w")
+            self._lock = self._enter(wait_s)
         except (FileExistsError, NotADirectoryError, PermissionError) as error:
             raise UsageError(
                 f"{path} cannot be a run folder ({error.strerror}); set run.root or run.dir to another folder"
             ) from None
         self._parts = path / "parts"
         try:
-            self._enter()
             self.info = {} if fresh else self._read_info(identity)
         except BaseException:
             self._lock.close()
@@ -176,13 +178,31 @@ class RunFolder:
                     " set run.dir to another folder, or run.fresh=true to replace it"
                 )
 
-    def _enter(self) -> None:
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UsageError(
-                f"{self.path} is being written by another process; wait for it, or set run.dir to another folder"
-            ) from None
+    def _enter(self, wait_s: float) -> IO[str]:
+        """The lock file, held by this process."""
+        end = time.monotonic() + wait_s
+        while (lock := self._take()) is None:
+            if time.monotonic() >= end:
+                raise UsageError(
+                    f"{self.path} is being written by another process; wait for it, or set run.dir to another folder"
+                )
+            time.sleep(LOCK_POLL_S)
+        return lock
+
+    def _take(self) -> IO[str] | None:
+        """The lock file where it is free and still the folder's: another process's `close` may be removing it right now."""
+        with contextlib.suppress(FileNotFoundError):
+            self.path.mkdir(parents=True, exist_ok=True)
+            file = self.path / ".lock"
+            lock = file.open("w")
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.path.samestat(os.fstat(lock.fileno()), file.stat()):
+                    return lock
+            except OSError:
+                pass
+            lock.close()
+        return None
 
     def _join(self, kind: str) -> pa.Table:
         files = [self._parts / f"{number:06d}.{kind}.parquet" for number in sorted(self.done())]

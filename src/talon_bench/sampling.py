@@ -44,14 +44,23 @@ class Sampler:
         if self.top_p < 1:
             ascending, order = torch.sort(logits)
             tail = ascending.softmax(-1).cumsum(-1) <= 1 - self.top_p
-            tail[..., -1] = False
+            tail[..., -1].fill_(False)
             logits = logits.masked_fill(tail.scatter(-1, order, tail), float("-inf"))
         return logits.softmax(-1)
 
 
+def uniform(generator: torch.Generator) -> float:
+    """One float64 number in [0, 1)."""
+    return float(torch.rand((), generator=generator, dtype=torch.float64, device=generator.device))
+
+
+def invert(weights: Tensor, point: float) -> Tensor:
+    """int64 [...]: the token at which the cumulated `weights` [..., vocab], scaled to 1, pass `point` in [0, 1)."""
+    cumulative = weights.cumsum(-1)
+    reached = torch.searchsorted(cumulative, point * cumulative[..., -1:], right=True)
+    return reached[..., 0].clamp(max=weights.shape[-1] - 1)
+
+
 def draw(probabilities: Tensor, generator: torch.Generator) -> int:
     """One token from [vocab] probabilities, by inversion with a single uniform draw."""
-    cumulative = probabilities.cumsum(0)
-    uniform = torch.rand((), generator=generator, dtype=cumulative.dtype, device=generator.device)
-    point = uniform.to(cumulative.device) * cumulative[-1]
-    return int(torch.searchsorted(cumulative, point, right=True).clamp(max=probabilities.shape[0] - 1))
+    return int(invert(probabilities, uniform(generator)))

@@ -6,19 +6,48 @@ refuses impossible values when the composed config becomes objects (`to_config`)
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any, Optional
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 
 from talon_bench.errors import UsageError
+from talon_bench.launch.config import JoblibConfig, RayConfig, SlurmConfig
 from talon_bench.methods import METHOD_SCHEMAS, MethodConfig
 from talon_bench.prompts.config import DataConfig, DatasetConfig
 from talon_bench.scoring.config import ScoringConfig
 
 # OmegaConf reads annotations at run time and needs typing.Optional on Python 3.10.
 # ruff: noqa: UP045
+
+
+@dataclass
+class ArchitectureConfig:
+    """What a target's config.json says of its sizes: for planning without it, and checked against it when it is loaded."""
+
+    model_type: str = MISSING
+    """llama, qwen2 or qwen3: the transformers architecture."""
+    layers: int = MISSING
+    hidden_size: int = MISSING
+    intermediate_size: int = MISSING
+    heads: int = MISSING
+    kv_heads: int = MISSING
+    head_dim: int = MISSING
+    vocab_size: int = MISSING
+    """Rows of the embedding, padding included."""
+    tied_embeddings: bool = MISSING
+    """Whether the output projection is the embedding."""
+    window: int = MISSING
+    """Longest sequence, in tokens, that the checkpoint was made for: its max_position_embeddings."""
+
+    def __post_init__(self) -> None:
+        _one_of("target.architecture.model_type", self.model_type, ("llama", "qwen2", "qwen3"))
+        if self.heads % self.kv_heads:
+            raise UsageError(
+                f"target.architecture has {self.heads} heads and {self.kv_heads} key/value heads;"
+                " expected heads divisible by key/value heads"
+            )
 
 
 @dataclass
@@ -42,6 +71,12 @@ class TargetConfig:
     """Jinja text for tokenizers without a template of their own."""
     thinking: Optional[bool] = None
     """The template's enable_thinking switch; null leaves it out."""
+    architecture: Optional[ArchitectureConfig] = None
+    """Sizes that a plan needs before anything is fetched; null: unknown until the checkpoint is loaded."""
+    licence: Optional[str] = None
+    """Name of the checkpoint's licence; null: not known."""
+    gated: bool = False
+    """Whether the hub hands it out only after its licence was accepted there."""
 
     def __post_init__(self) -> None:
         given = [name for name in ("path", "hub", "embedded") if getattr(self, name)]
@@ -69,6 +104,12 @@ class HeadConfig:
     """Overrides the head's own rotary base."""
     feature_layers: Optional[list[int]] = None
     """Overrides the target layers whose entering states the head reads (EAGLE-3)."""
+    licence: Optional[str] = None
+    """Name of the checkpoint's licence; null: not known."""
+    draft_vocab: Optional[int] = None
+    """Rows of its own output projection (EAGLE-3); null: not known, planned for as the target's. Checked when it is loaded."""
+    window: Optional[int] = None
+    """Longest sequence, in tokens, that its config.json names; null: not known. Checked when it is loaded."""
 
     def __post_init__(self) -> None:
         if len(self.sources) > 1:
@@ -162,10 +203,25 @@ class LaunchConfig:
     """cpu, cuda or cuda:N; auto: a GPU where there is one."""
     threads: Optional[int] = None
     """CPU threads; null leaves torch's choice."""
+    engine: str = "auto"
+    """static: passes in few shapes, on a GPU replayed from CUDA graphs; eager; auto: static on a GPU."""
+    shard: str = "none"
+    """GPUs that the target is split over: none, auto (all that are visible) or a number."""
+    joblib: Optional[JoblibConfig] = None
+    """How jobs of a sweep run at once on this machine; null, as the next two: one after the other, in this process."""
+    slurm: Optional[SlurmConfig] = None
+    ray: Optional[RayConfig] = None
 
     def __post_init__(self) -> None:
         if self.threads is not None and self.threads < 1:
             raise UsageError(f"launch.threads is {self.threads}; give 1 or more, or null")
+        _one_of("launch.engine", self.engine, ("auto", "eager", "static"))
+        if self.shard not in ("none", "auto") and not (self.shard.isdecimal() and int(self.shard) > 0):
+            raise UsageError(f"launch.shard is {self.shard}; expected none, auto or a number of GPUs")
+
+    def of_job(self) -> dict[str, Any]:
+        """What a job itself reads; where a sweep's jobs run is no part of what they measure."""
+        return {name: value for name, value in asdict(self).items() if name not in ("joblib", "slurm", "ray")}
 
 
 @dataclass
@@ -203,8 +259,27 @@ class Config:
                 )
 
 
+def paper_budget(architecture: Optional[ArchitectureConfig]) -> int:
+    """Nodes of EAGLE-2's and EAGLE-3's trees in their papers: 60 for 7B and 8B targets, 50 for 13B, 48 for 70B.
+
+    Sizes are told by the number of layers; 60 where it is not known. The papers have no target between 13B and 70B: 48 there.
+    """
+    layers = architecture.layers if architecture else 0
+    return 60 if layers < 40 else 50 if layers == 40 else 48
+
+
+def _untuned(setting: str) -> int:
+    """Refuses the tuned method where nobody gave it the setting (OmegaConf would fill a missing value from the schema)."""
+    raise UsageError(
+        f"method eagle3_tuned has no {setting} of its own; search one with +experiment=tune_eagle3 and python -m analysis.tune,"
+        f" then give method.{setting}=N"
+    )
+
+
 def register() -> None:
-    """Make the schemas known to Hydra: `schema` for the root, `method/policy/*` for the kinds of method."""
+    """Make known to Hydra: `schema` for the root, `method/policy/*` for the kinds of method, and what conf/ computes."""
+    OmegaConf.register_new_resolver("paper_budget", paper_budget, replace=True)
+    OmegaConf.register_new_resolver("tuned", _untuned, replace=True)
     store = ConfigStore.instance()
     store.store(name="schema", node=Config)
     for policy, schema in METHOD_SCHEMAS.items():

@@ -6,14 +6,18 @@ import inspect
 from dataclasses import dataclass, field
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from talon_bench.cache import KVCache
+from talon_bench.cache import KVCache, StaticCache, Window
+from talon_bench.captured import Captured
 from talon_bench.drafters.spec import TargetShape
 from talon_bench.errors import UsageError
 from talon_bench.fused import attend, fuse, rounding
 from talon_bench.packed import Linear
+from talon_bench.shapes import PADDING, node_sizes, padded_nodes, padded_rows, windows
+from talon_bench.sharding import layer_devices
 
 ATTENTION = "talon_bench"
 """Name under which transformers finds the attention of `fused.attend`."""
@@ -50,30 +54,40 @@ class Target:
     name: str
     fused: bool = False
     packed: bool = False
+    static: bool = False
+    """Whether verification passes have few shapes and, on a GPU, are replayed from recordings."""
+    weight_bytes: int = 0
+    """Weights that every pass reads."""
     cache: KVCache | None = None
     _states: dict[int, Tensor] = field(default_factory=dict)
     _taps: set[int] = field(default_factory=set)
 
     @classmethod
-    def wrap(cls, model: nn.Module, name: str, *, fuse_layers: bool = False, pack: bool = False) -> Target:
+    def wrap(
+        cls, model: nn.Module, name: str, *, fuse_layers: bool = False, pack: bool = False, static: bool = False
+    ) -> Target:
         """Prepare a loaded model (its attention and, on request, its layers are replaced in place).
 
         fuse_layers, pack: the CPU engine of `fused` and `packed`. A bfloat16 model's output projection is then held in
         float32, so that the logits are true float32 numbers and not roundings to 8 bits.
+        static: verification in few shapes, see `captured`; a model that `why_eager` names a reason for must do without.
         """
         model.eval().requires_grad_(False)
         reference = _reference_logits(model)
+        weight_bytes = _pass_bytes(model)
         model.set_attn_implementation(ATTENTION)
         try:
             fused = fuse_layers and fuse(model, pack=pack)
-            target = cls(model, name, fused=fused, packed=fused and pack)
+            target = cls(model, name, fused=fused, packed=fused and pack, static=static, weight_bytes=weight_bytes)
             if fused:
                 head = model.get_output_embeddings()
                 target._project = Linear(head.weight.float(), head.bias, pack=pack)
+                target.weight_bytes += head.weight.numel() * (4 - head.weight.element_size())
             found = target._trial_logits()
         except (AttributeError, RuntimeError, TypeError) as error:
             line = (str(error).splitlines() or [type(error).__name__])[0]
-            raise UsageError(_refusal(model, f"a trial pass fails ({line})")) from error
+            engine = " on the static engine, launch.engine=eager may do" if static else ""
+            raise UsageError(_refusal(model, f"a trial pass fails{engine} ({line})")) from error
         if not (found - reference).norm() <= rounding(model.dtype) * reference.norm():
             raise UsageError(_refusal(model, "its logits differ from the model's own"))
         return target
@@ -93,10 +107,14 @@ class Target:
             vocab_size=config.vocab_size,
             num_layers=config.num_hidden_layers,
         )
+        self._devices = layer_devices(self._decoder, self.device)
+        self._sharded = {self.device, *self._devices} != {self.device}
         self._heads = config.num_attention_heads
         self._kv_heads = config.num_key_value_heads
         self._head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         self._decoder.norm.register_forward_hook(self._keep_final)
+        self._passes = Captured(self._padded_pass, self.device)
+        self._alone = torch.ones(1, 1, dtype=torch.bool, device=self.device)
 
     @property
     def window(self) -> int:
@@ -110,8 +128,18 @@ class Target:
 
     @property
     def embedding(self) -> Tensor:
-        """[vocab, hidden] token embeddings, for draft heads that borrow them."""
-        return self.model.get_input_embeddings().weight
+        """[vocab, hidden] token embeddings on the target's device, for draft heads that borrow them."""
+        return self.model.get_input_embeddings().weight.to(self.device)
+
+    @property
+    def row_bytes(self) -> int:
+        """Keys and values of one committed token, which every pass reads."""
+        return 2 * self.shape.num_layers * self._kv_heads * self._head_dim * self.dtype.itemsize
+
+    @property
+    def shapes(self) -> int:
+        """Shapes of passes that the static engine has met; 0 on the eager one."""
+        return self._passes.shapes
 
     def project(self, hidden: Tensor) -> Tensor:
         """Logits, float32 [..., vocab], of final hidden states [..., hidden]; EAGLE-1/2 heads borrow it."""
@@ -119,17 +147,11 @@ class Target:
             return self._project(hidden.float())
         return self._project(hidden).float()
 
+    @torch.inference_mode()
     def allocate(self, capacity: int) -> None:
         """Give the cache room for `capacity` tokens; an existing cache that is large enough is emptied and kept."""
         if self.cache is None or self.cache.capacity < capacity:
-            self.cache = KVCache(
-                layers=self.shape.num_layers,
-                kv_heads=self._kv_heads,
-                head_dim=self._head_dim,
-                capacity=capacity,
-                dtype=self.dtype,
-                device=self.device,
-            )
+            self.cache = self._new_cache(capacity)
         self.cache.reset()
 
     @torch.inference_mode()
@@ -142,11 +164,14 @@ class Target:
         return self.project(hidden[-1])
 
     @torch.inference_mode()
-    def verify(self, tokens: Tensor, depths: Tensor, visible: Tensor | None) -> Tensor:
-        """One pass over a tree behind the committed sequence; float32 logits [nodes, vocab].
+    def verify(self, tokens: Tensor, depths: Tensor, visible: Tensor | None, eager: bool = False) -> Tensor:
+        """One pass over a tree behind the committed sequence; float32 logits [nodes, vocab], valid until the next pass.
 
         tokens, depths: [nodes], root first. visible: bool [nodes, nodes], `TokenTree.ancestor_mask`; None for one node.
+        eager: launch every kernel of the pass by itself, whatever the engine.
         """
+        if self.static and not eager:
+            return self._replay(tokens, depths, visible)
         length = self.cache.length
         mask = None
         if visible is not None:
@@ -160,6 +185,18 @@ class Target:
         """Keep the accepted nodes (ascending numbers of the last pass) in the cache."""
         self.cache.commit(path)
 
+    @torch.inference_mode()
+    def prepare(self, nodes: int, tokens: int) -> None:
+        """Static engine: record all passes over up to `nodes` nodes that the next `tokens` committed tokens can need."""
+        if not self.static:
+            return
+        for size in node_sizes(nodes):
+            least = self.cache.length + size
+            inputs = torch.zeros(size, dtype=torch.int64, device=self.device)
+            alone = torch.eye(size, dtype=torch.bool, device=self.device)
+            for window in windows(least, min(least + tokens, self.cache.rows)):
+                self._passes.prepare(inputs, inputs, alone, window=window)
+
     def tap(self, layers: tuple[int, ...]) -> None:
         """Record the states that enter these decoder layers in every pass (the final states always are)."""
         for layer in set(layers) - self._taps:
@@ -169,12 +206,22 @@ class Target:
                 )
             self._decoder.layers[layer].register_forward_pre_hook(self._keeper(layer), with_kwargs=True)
             self._taps.add(layer)
+            self._passes.forget()
 
     def features(self, layers: tuple[int, ...], rows: Tensor) -> Tensor:
         """Features of the last pass at `rows` [m]: [m, len(layers) * hidden], low to high; final states for ()."""
         if not layers:
             return self._states[-1][0, rows]
         return torch.cat([self._states[layer][0, rows] for layer in sorted(layers)], dim=-1)
+
+    def _new_cache(self, capacity: int) -> KVCache:
+        sizes = {"kv_heads": self._kv_heads, "head_dim": self._head_dim, "dtype": self.dtype}
+        if not self.static:
+            return KVCache(devices=self._devices, capacity=capacity, **sizes)
+        # What was recorded refers to the old one. Doubling bounds how often everything is recorded again.
+        self._passes.forget()
+        rows = padded_rows(max(capacity + PADDING, 2 * self.cache.rows if self.cache else 0))
+        return StaticCache(devices=self._devices, capacity=rows - PADDING, rows=rows, **sizes)
 
     def _pass(self, tokens: Tensor, positions: Tensor, mask: Tensor | None) -> Tensor:
         """Hidden states [n, hidden] after the final norm; mask is additive [n, cached + n], None for one token."""
@@ -186,21 +233,61 @@ class Target:
             mask = torch.zeros(group, self.cache.length + 1, dtype=self.dtype, device=self.device)
         elif group > 1:
             mask = mask.repeat(group, 1)
+        return self._forward(tokens, positions, mask, self.cache)
+
+    def _replay(self, tokens: Tensor, depths: Tensor, visible: Tensor | None) -> Tensor:
+        """`verify` on the static engine: padded to a size and a window that recur."""
+        n = tokens.shape[0]
+        self.cache.room_for(n)
+        size = padded_nodes(n)
+        visible = self._alone if visible is None else visible
+        if size > n:
+            tokens, depths = F.pad(tokens, (0, size - n)), F.pad(depths, (0, size - n))
+            visible = F.pad(visible, (0, size - n, 0, size - n))
+        window = padded_rows(self.cache.length + size)
+        logits, *states = self._passes(tokens, depths, visible, window=window)
+        self._states = dict(zip(self._kept, states, strict=True))
+        return logits[:n]
+
+    def _padded_pass(self, tokens: Tensor, depths: Tensor, visible: Tensor, *, window: int) -> tuple[Tensor, ...]:
+        """What is recorded: logits [n, vocab] and the kept states, each [1, n, hidden]. Padded nodes see themselves."""
+        n = tokens.shape[0]
+        start = self.cache.start
+        rows = start + torch.arange(n, device=self.device)
+        seen = (torch.arange(window, device=self.device) < start).repeat(n, 1)
+        seen.index_copy_(1, rows, visible | torch.eye(n, dtype=torch.bool, device=self.device))
+        mask = torch.zeros(n, window, dtype=self.dtype, device=self.device).masked_fill_(~seen, float("-inf"))
+        mask = mask.repeat(self._heads // self._kv_heads, 1)
+        hidden = self._forward(tokens, depths + start, mask, self.cache.window(rows, window))
+        return self.project(hidden), *(self._states[layer] for layer in self._kept)
+
+    def _forward(self, tokens: Tensor, positions: Tensor, mask: Tensor, cache: KVCache | Window) -> Tensor:
+        if self._sharded:
+            tokens, positions, mask = (tensor.to(self._devices[0]) for tensor in (tokens, positions, mask))
         out = self._decoder(
             input_ids=tokens[None],
             position_ids=positions[None],
             attention_mask=mask[None, None],
             use_cache=True,
-            **{self._cache_keyword: self.cache},
+            **{self._cache_keyword: cache},
         )
-        return out.last_hidden_state[0]
+        hidden = out.last_hidden_state[0]
+        return hidden.to(self.device) if self._sharded else hidden
+
+    @property
+    def _kept(self) -> list[int]:
+        """Keys of the states that a pass leaves behind: the final ones and the tapped layers."""
+        return [-1, *sorted(self._taps)]
+
+    def _keep(self, layer: int, state: Tensor) -> None:
+        self._states[layer] = state.to(self.device) if self._sharded else state
 
     def _keep_final(self, _module: nn.Module, _args: tuple, output: Tensor) -> None:
-        self._states[-1] = output
+        self._keep(-1, output)
 
     def _keeper(self, layer: int):
         def keep(_module: nn.Module, args: tuple, kwargs: dict) -> None:
-            self._states[layer] = args[0] if args else kwargs["hidden_states"]
+            self._keep(layer, args[0] if args else kwargs["hidden_states"])
 
         return keep
 
@@ -220,7 +307,28 @@ class Target:
 def _reference_logits(model: nn.Module) -> Tensor:
     """Logits, float32 [3, vocab], of the untouched model after tokens 2, 3 and 4 of the sequence 0..4."""
     ids = torch.arange(5, device=model.get_input_embeddings().weight.device)[None]
-    return model(input_ids=ids, use_cache=False).logits[0, 2:].float()
+    logits = model(input_ids=ids, use_cache=False).logits[0, 2:].float()
+    return logits.to(model.get_output_embeddings().weight.device)
+
+
+def _pass_bytes(model: nn.Module) -> int:
+    """Weights of the decoder layers, the final norm and the output projection; of the embedding a pass reads a few rows."""
+    read = {id(tensor): tensor for tensor in model.parameters()}
+    read.pop(id(model.get_input_embeddings().weight), None)
+    head = model.get_output_embeddings().weight
+    read[id(head)] = head
+    return sum(tensor.numel() * tensor.element_size() for tensor in read.values())
+
+
+def why_eager(model: nn.Module) -> str | None:
+    """Why a model's passes cannot be recorded; None where nothing speaks against it."""
+    home = model.get_output_embeddings().weight.device
+    if len(devices := {home, *layer_devices(model.get_decoder(), home)}) > 1:
+        return f"it is split over {len(devices)} devices"
+    rope = getattr(getattr(model.get_decoder(), "rotary_emb", None), "rope_type", "default")
+    if rope in ("dynamic", "longrope"):
+        return f"its rotary embedding ({rope}) looks at positions on the host"
+    return None
 
 
 def _refusal(model: nn.Module, reason: str) -> str:

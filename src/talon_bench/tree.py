@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from talon_bench.transfer import to_device
+
 
 @dataclass(frozen=True)
 class TokenTree:
@@ -68,11 +70,10 @@ def from_layers(
 ) -> TokenTree:
     """Join layers of (tokens, parents, scores), each [width], parents being node numbers, into a tree."""
     widths = [1, *(tokens.shape[0] for tokens, _, _ in layers)]
-    depths = torch.arange(len(widths), device=device)
     return TokenTree(
-        tokens=torch.cat([torch.tensor([root], device=device), *(tokens for tokens, _, _ in layers)]),
-        parents=torch.cat([torch.tensor([-1], device=device), *(parents for _, parents, _ in layers)]),
-        depths=depths.repeat_interleave(torch.tensor(widths, device=device), output_size=sum(widths)),
+        tokens=torch.cat([torch.full((1,), root, device=device), *(tokens for tokens, _, _ in layers)]),
+        parents=torch.cat([torch.full((1,), -1, device=device), *(parents for _, parents, _ in layers)]),
+        depths=to_device([depth for depth, width in enumerate(widths) for _ in range(width)], device),
         scores=torch.cat([torch.zeros(1, device=device), *(scores for _, _, scores in layers)]),
         num_layers=len(layers),
     )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from talon_bench.clock import PhaseClock
+from talon_bench.transfer import to_device
 from talon_bench.tree import TokenTree, root_only
 
 
@@ -33,14 +36,19 @@ class Drafter(Protocol):
 
 
 class NoDrafter:
-    """Proposes nothing: plain autoregressive decoding on the same loop, engine and cache."""
+    """Proposes nothing: plain autoregressive decoding on the same loop and cache.
+
+    eager: the target's passes are launched kernel by kernel, whatever the run's engine.
+    """
 
     budget = 1
     feature_layers = None
     passes = 0
 
-    def __init__(self, device: object) -> None:
+    def __init__(self, device: torch.device, eager: bool = False) -> None:
+        self.eager = eager
         self._device = device
+        self._root = root_only(0, device)
 
     def start(self, prompt: list[int], capacity: int) -> None:
         pass
@@ -49,4 +57,4 @@ class NoDrafter:
         pass
 
     def propose(self, root: int, clock: PhaseClock) -> TokenTree:
-        return root_only(root, self._device)
+        return replace(self._root, tokens=to_device([root], self._device))

@@ -6,12 +6,14 @@ The two formats, `Eagle1Head` and `Eagle3Head`, differ in how a layer input is m
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from talon_bench.drafters.checkpoint import LoadedHead
+from talon_bench.drafters.static_passes import StaticPasses
 from talon_bench.fused import RMSNorm, attend, rotate
 from talon_bench.packed import Linear
 from talon_bench.target import Target
@@ -55,26 +57,45 @@ class DraftHead(ABC):
         self._target = target
         half = torch.arange(0, self.spec.head_dim, 2, dtype=torch.float32, device=self.device)
         self._frequencies = self.spec.rope_theta ** (-half / self.spec.head_dim) / self.spec.rope_factor
-        self._keys = self._values = self._rotary = None
+        self.cache = self._keys = self._values = self._rotary = None
+
+    @property
+    def capacity(self) -> int:
+        """Positions that the cache has room for."""
+        return 0 if self.cache is None else self.cache.shape[3]
+
+    @property
+    def feature_width(self) -> int:
+        """Numbers per position that the target hands over."""
+        return self.spec.target_hidden_size * max(1, len(self.spec.feature_layers))
+
+    @cached_property
+    def static_passes(self) -> StaticPasses:
+        """This head's passes on the static engine."""
+        return StaticPasses(self)
 
     def allocate(self, capacity: int) -> None:
         """Room for `capacity` positions, context and drafted rows together."""
-        if self._keys is None or self._keys.shape[2] < capacity:
-            shape = (1, self.spec.num_kv_heads, capacity, self.spec.head_dim)
-            self._keys = torch.zeros(shape, dtype=self.dtype, device=self.device)
-            self._values = torch.zeros_like(self._keys)
+        if self.capacity < capacity:
+            shape = (2, 1, self.spec.num_kv_heads, capacity, self.spec.head_dim)
+            self.cache = torch.zeros(shape, dtype=self.dtype, device=self.device)
+            self._keys, self._values = self.cache
             angles = torch.arange(capacity, device=self.device)[:, None] * self._frequencies
             cos, sin = angles.cos(), angles.sin()
             tables = torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)
             self._rotary = tuple(table.to(self.dtype)[:, None] for table in tables)  # [capacity, 1, head_dim]
 
+    def wipe(self, rows: Tensor) -> None:
+        """Zero those of the first rows of the cache that bool [window] marks."""
+        self.cache[..., : rows.shape[0], :].masked_fill_(rows[:, None], 0)
+
     def forward(
-        self, tokens: Tensor, states: Tensor, positions: Tensor | slice, rows: slice, mask: Tensor | None
+        self, tokens: Tensor, states: Tensor, positions: Tensor | slice, rows: Tensor | slice, mask: Tensor | None
     ) -> Tensor:
         """One pass: outputs [n, hidden], which are the states of the tokens drafted from them.
 
-        tokens [n] (target ids), states [n, hidden] (fused features or earlier outputs), positions [n] (rotary), rows: the n
-        cache rows to write, mask: additive [n, rows.stop] or None (every row sees all up to rows.stop).
+        tokens [n] (target ids), states [n, hidden] (fused features or earlier outputs), positions [n] (rotary) or one for all,
+        rows: the n cache rows to write, mask: additive [n, rows looked at] or None (every row sees all up to rows.stop).
         """
         layer_input, residual = self._layer_input(F.embedding(tokens, self._embedding), states)
         hidden = residual + self._attention(layer_input, positions, rows, mask)
@@ -101,7 +122,7 @@ class DraftHead(ABC):
     def _layer_input(self, embedded: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
         """(input of the attention [n, in], residual [n, hidden])."""
 
-    def _attention(self, x: Tensor, positions: Tensor | slice, rows: slice, mask: Tensor | None) -> Tensor:
+    def _attention(self, x: Tensor, positions: Tensor | slice, rows: Tensor | slice, mask: Tensor | None) -> Tensor:
         spec = self.spec
         rotated = spec.num_heads + spec.num_kv_heads
         qkv = self._qkv(x).view(-1, rotated + spec.num_kv_heads, spec.head_dim)
@@ -109,7 +130,8 @@ class DraftHead(ABC):
         self._keys[:, :, rows] = qk[:, :, spec.num_heads :].transpose(1, 2)
         self._values[:, :, rows] = qkv[None, :, rotated:].transpose(1, 2)
         query = qk[:, :, : spec.num_heads].transpose(1, 2)
-        keys, values = self._keys[:, :, : rows.stop], self._values[:, :, : rows.stop]
+        window = rows.stop if mask is None else mask.shape[1]
+        keys, values = self._keys[:, :, :window], self._values[:, :, :window]
         if mask is not None:
             mask = mask[None, None]
         return self._out(attend(query, keys, values, mask, spec.head_dim**-0.5)[0])

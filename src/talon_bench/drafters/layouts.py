@@ -105,14 +105,17 @@ def head_config(raw: dict[str, Any], names: list[str]) -> HeadConfig:
     else:
         layout = "official"
     config = HeadConfig(layout, sections, eagle_config)
-    _refuse_unsupported(config)
+    _refuse_unsupported(config, one_layer=midlayer)
     return config
 
 
-def _refuse_unsupported(config: HeadConfig) -> None:
-    """Switches that change the forward pass without changing the tensors."""
+def _refuse_unsupported(config: HeadConfig, *, one_layer: bool) -> None:
+    """Switches that change the forward pass without changing the tensors.
+
+    one_layer: the tensors themselves say so. Some writers copy num_hidden_layers from the target (EAGLE3-Vicuna1.3-13B: 40).
+    """
     layers, _ = config.integer("num_hidden_layers", 1, "")
-    if layers != 1:
+    if layers != 1 and not one_layer:
         raise UsageError(f"unsupported: {layers} layers (config.json: num_hidden_layers), expected 1; use another head")
     act, where = config.find("hidden_act")
     if act not in (None, "silu"):

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from talon_bench.clock import PhaseClock
+from talon_bench.transfer import to_device
 from talon_bench.tree import TokenTree, from_layers, root_only
 
 
@@ -38,15 +39,8 @@ class PromptLookup:
         drafted = self._continuation([*self._context, root])
         if not drafted:
             return root_only(root, self._device)
-        tokens = torch.tensor(drafted, device=self._device)
-        layers = [
-            (
-                tokens[depth : depth + 1],
-                torch.tensor([depth], device=self._device),
-                torch.zeros(1, device=self._device),
-            )
-            for depth in range(len(drafted))
-        ]
+        tokens, parents = to_device([*drafted, *range(len(drafted))], self._device).view(2, -1, 1)
+        layers = list(zip(tokens, parents, torch.zeros(len(drafted), 1, device=self._device), strict=True))
         return from_layers(root, layers, device=self._device)
 
     def _continuation(self, context: list[int]) -> list[int]:

@@ -8,6 +8,7 @@ from torch import Tensor
 from talon_bench.clock import PhaseClock
 from talon_bench.drafters.head import DraftHead
 from talon_bench.policies import Policy
+from talon_bench.transfer import to_device
 from talon_bench.tree import TokenTree
 
 
@@ -25,6 +26,7 @@ class HeadDrafter:
         self.feature_layers = head.spec.feature_layers
         self.passes = 0
         self.root = -1
+        self.queued = head.device.type != "cpu"
         self._policy = policy
         self._clock = PhaseClock()
         self._context = 0  # committed rows of the head's cache
@@ -38,7 +40,7 @@ class HeadDrafter:
         self._visible = torch.full((policy.max_fed + 1, policy.max_fed), float("-inf"), **options)
 
     def start(self, prompt: list[int], capacity: int) -> None:
-        self.head.allocate(capacity + self._policy.max_fed)
+        self._reserve(len(prompt), capacity)
         self.passes = self._context = 0
         self._tokens, self._features = [], []
 
@@ -52,20 +54,8 @@ class HeadDrafter:
 
     def root_log_probs(self) -> Tensor:
         """The catch-up pass over the tokens committed since the last round. See `policies.Draft`."""
-        tokens = torch.tensor([*self._tokens[1:], self.root], device=self.head.device)
-        features = torch.cat(self._features)
-        n = tokens.shape[0]
-        rows = slice(self._context, self._context + n)
-        mask = None
-        if n > 1:
-            mask = torch.full((n, n), float("-inf"), dtype=self.head.dtype, device=self.head.device).triu_(1)
-            mask = torch.cat([mask.new_zeros(n, self._context), mask], dim=-1)
-        self._clock.lap("other")
-        outputs = self.head.forward(tokens, self.head.fuse(features), rows, rows, mask)
-        log_probs = self.head.log_probs(outputs[-1:])[0]
-        self._clock.lap("draft")
-        self._outputs[-1] = outputs[-1]
-        self._context += n
+        log_probs = self._catch_up([*self._tokens[1:], self.root])
+        self._context += len(self._tokens)
         self._tokens, self._features = [], []
         self._fed = self._layer = 0
         self.passes += 1
@@ -73,6 +63,34 @@ class HeadDrafter:
 
     def expand(self, tokens: Tensor, parents: Tensor) -> Tensor:
         """One pass over a layer of drafted nodes, each seeing the context and its own ancestors. See `policies.Draft`."""
+        log_probs = self._feed(tokens, parents)
+        self._fed += tokens.shape[0]
+        self._layer += 1
+        self.passes += 1
+        return log_probs
+
+    def to_target(self, draft_ids: Tensor) -> Tensor:
+        return self.head.to_target(draft_ids)
+
+    def _reserve(self, prompt_tokens: int, capacity: int) -> None:
+        self.head.allocate(capacity + self._policy.max_fed)
+
+    def _catch_up(self, tokens: list[int]) -> Tensor:
+        n = len(tokens)
+        rows = slice(self._context, self._context + n)
+        fed, features = to_device(tokens, self.head.device), torch.cat(self._features)
+        mask = None
+        if n > 1:
+            mask = torch.full((n, n), float("-inf"), dtype=self.head.dtype, device=self.head.device).triu_(1)
+            mask = torch.cat([mask.new_zeros(n, self._context), mask], dim=-1)
+        self._clock.lap("other")
+        outputs = self.head.forward(fed, self.head.fuse(features), rows, rows, mask)
+        log_probs = self.head.log_probs(outputs[-1:])[0]
+        self._clock.lap("draft")
+        self._outputs[-1] = outputs[-1]
+        return log_probs
+
+    def _feed(self, tokens: Tensor, parents: Tensor) -> Tensor:
         new = slice(self._fed, self._fed + tokens.shape[0])
         states = self._outputs[parents]
         self._visible[new] = self._visible[parents]
@@ -86,9 +104,4 @@ class HeadDrafter:
         log_probs = self.head.log_probs(outputs)
         self._clock.lap("draft")
         self._outputs[new] = outputs
-        self._fed, self._layer = new.stop, self._layer + 1
-        self.passes += 1
         return log_probs
-
-    def to_target(self, draft_ids: Tensor) -> Tensor:
-        return self.head.to_target(draft_ids)

@@ -15,6 +15,9 @@ class Draft(Protocol):
     root: int
     """Target id of the last emitted token."""
 
+    queued: bool
+    """Whether work is queued on a device: then a policy reads at most one number of each layer, for each read waits."""
+
     def root_log_probs(self) -> Tensor:
         """float32 [V]: log-probabilities of the token after the root. Costs the round's first draft pass."""
 
@@ -22,7 +25,7 @@ class Draft(Protocol):
         """Feed one layer of drafted tokens (target ids, [m]) to the draft head; returns float32 log-probs [m, V].
 
         Fed nodes are numbered in the order of feeding; `parents` [m] holds those numbers, -1 for children of the root.
-        The result is the caller's to overwrite. Costs one draft pass.
+        The result is the caller's to overwrite, until the next call. Costs one draft pass.
         """
 
     def to_target(self, draft_ids: Tensor) -> Tensor:
@@ -37,6 +40,12 @@ class Policy(Protocol):
 
     max_fed: int
     """Largest number of drafted nodes that a round feeds to the draft head."""
+
+    max_depth: int
+    """Largest number of layers of drafted nodes."""
+
+    fed_widths: range | tuple[int, ...]
+    """The numbers of nodes that one call of `expand` may feed."""
 
     def grow(self, draft: Draft) -> TokenTree:
         """Ask `draft` for distributions, layer by layer, and return the tree to verify."""

@@ -28,6 +28,14 @@ class Eagle:
     def max_fed(self) -> int:
         return (self.depth - 1) * self.top_k
 
+    @property
+    def max_depth(self) -> int:
+        return self.depth
+
+    @property
+    def fed_widths(self) -> tuple[int, ...]:
+        return (self.top_k,) if self.depth > 1 else ()
+
     def grow(self, draft: Draft) -> TokenTree:
         log_probs = draft.root_log_probs()
         width = min(self.top_k, log_probs.shape[0])
@@ -43,30 +51,30 @@ class Eagle:
             layer_tokens = draft.to_target(ids.view(-1))
             tokens.append(layer_tokens)
             scores.append(layer_scores)
-            parents.append(beam_candidates.repeat_interleave(width))
-            beam_scores, best = layer_scores.topk(width)
-            beam_tokens = layer_tokens[best]
-            beam_candidates = width + (layer - 1) * width * width + best
-            fed_parents = (layer - 1) * width + best // width
-        sizes = [width] + [width * width] * (self.depth - 1)
-        depths = torch.arange(1, self.depth + 1, device=ids.device)
-        depths = depths.repeat_interleave(torch.tensor(sizes, device=ids.device), output_size=sum(sizes))
-        candidates = (torch.cat(tokens), torch.cat(parents), depths, torch.cat(scores))
-        return _best_subtree(draft.root, self.budget - 1, self.depth, candidates)
+            parents.append(beam_candidates[:, None].expand(-1, width).reshape(-1))
+            if layer < self.depth - 1:
+                beam_scores, best = layer_scores.topk(width)
+                beam_tokens = layer_tokens[best]
+                beam_candidates = width + (layer - 1) * width * width + best
+                fed_parents = (layer - 1) * width + best // width
+        candidates = (torch.cat(tokens), torch.cat(parents), torch.cat(scores))
+        return _best_subtree(draft.root, self.budget - 1, self.depth, width, candidates)
 
 
-def _best_subtree(root: int, keep: int, max_depth: int, candidates: tuple[Tensor, ...]) -> TokenTree:
+def _best_subtree(root: int, keep: int, max_depth: int, width: int, candidates: tuple[Tensor, ...]) -> TokenTree:
     """The `keep` best candidates, in candidate order, under the root.
 
-    `candidates` are (tokens, parents, depths, scores), each [candidates]; a child of the root has parent -1.
+    `candidates` are (tokens, parents, scores), each [candidates], `width` of them in the first layer and its square in each
+    further one; a child of the root has parent -1.
 
     A child scores no higher than its parent and comes after it, so a stable sort never keeps a child without its parent,
     even where scores tie (the official code can: see docs/methods.md).
     """
-    tokens, parents, depths, scores = candidates
+    tokens, parents, scores = candidates
     kept = torch.sort(scores, descending=True, stable=True).indices[:keep].sort().values
     # Candidate c becomes node (rank of c in `kept`) + 1, and the root's -1 becomes 0.
     node_parents = torch.searchsorted(kept, parents[kept], right=True)
+    depths = (kept - width).div(width * width, rounding_mode="floor") + 2
 
     def with_root(value: float, column: Tensor) -> Tensor:
         return torch.cat([column.new_full((1,), value), column])
@@ -74,7 +82,7 @@ def _best_subtree(root: int, keep: int, max_depth: int, candidates: tuple[Tensor
     return TokenTree(
         tokens=with_root(root, tokens[kept]),
         parents=with_root(-1, node_parents),
-        depths=with_root(0, depths[kept]),
+        depths=with_root(0, depths),
         scores=with_root(0.0, scores[kept]),
         num_layers=max_depth,
     )

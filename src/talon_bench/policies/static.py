@@ -34,8 +34,11 @@ class Static:
             sorted(path for path in paths if len(path) == depth)
             for depth in range(1, max((len(path) for path in paths), default=0) + 1)
         ]
-        self.max_fed = sum(len(self._inner(depth)) for depth in range(len(self._layers)))
-        self._plans = [self._plan(depth) for depth in range(len(self._layers))]
+        self.max_depth = len(self._layers)
+        self.fed_widths = tuple(len(self._inner(depth)) for depth in range(self.max_depth - 1))
+        self.max_fed = sum(self.fed_widths)
+        self._plans = [self._plan(depth) for depth in range(self.max_depth)]
+        self._device = torch.device("cpu")
         self._most = [1 + max(path[-1] for path in layer) for layer in self._layers]
 
     def _plan(self, depth: int) -> dict[str, torch.Tensor]:
@@ -68,12 +71,18 @@ class Static:
         parents = {path[:-1] for path in self._layers[depth + 1]}
         return [path for path in self._layers[depth] if path in parents]
 
+    def _plans_on(self, device: torch.device) -> list[dict[str, torch.Tensor]]:
+        """The plans of all layers, moved to `device` when it is first met."""
+        if self._device != device:
+            self._plans = [{name: index.to(device) for name, index in plan.items()} for plan in self._plans]
+            self._device = device
+        return self._plans
+
     def grow(self, draft: Draft) -> TokenTree:
         log_probs = draft.root_log_probs()[None]  # [fed, V]
         fed_scores = log_probs.new_zeros(1)
         layers = []
-        for most, plan in zip(self._most, self._plans, strict=True):
-            plan = {name: index.to(log_probs.device) for name, index in plan.items()}
+        for most, plan in zip(self._most, self._plans_on(log_probs.device), strict=True):
             top, ids = log_probs.topk(most, dim=-1)  # [fed, most]
             tokens = draft.to_target(ids[plan["rows"], plan["ranks"]])
             scores = fed_scores[plan["rows"]] + top[plan["rows"], plan["ranks"]]

@@ -47,9 +47,9 @@ class RunData:
 
     @property
     def baseline_again(self) -> str | None:
-        """The A/A row: a second autoregressive method in the line-up."""
-        names = (name for name, method in self.methods.items() if method["policy"] == "ar" and name != BASELINE)
-        return next(names, None)
+        """The A/A row: a second autoregressive method in the line-up, on the same engine as the first."""
+        again = {name: method for name, method in self.methods.items() if method["policy"] == "ar" and name != BASELINE}
+        return next((name for name, method in again.items() if method.get("engine", "run") == "run"), None)
 
     @cached_property
     def labels(self) -> dict[str, str]:
