@@ -101,5 +101,13 @@ class Ended:
 
 
 def gone(processes: Sequence[psutil.Process], seconds: float = 10.0) -> bool:
-    """Whether all of these end within a time."""
-    return not psutil.wait_procs(processes, seconds)[1]
+    """Whether all of these end within a time; one that ended and that its new parent has not waited for yet has ended."""
+    alive = psutil.wait_procs(processes, seconds)[1]
+    return not [process for process in alive if not _ended(process)]
+
+
+def _ended(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
