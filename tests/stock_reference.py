@@ -60,3 +60,15 @@ def assert_verifies(target: Target, model: torch.nn.Module, committed: list[int]
         entering = torch.cat([states[layer][-1] for layer in layers])
         torch.testing.assert_close(low_to_high[node], entering, **CLOSE)
         torch.testing.assert_close(final[node], states[-1][-1], **CLOSE)
+
+
+def assert_rounds_verify(target: Target, model: torch.nn.Module) -> None:
+    """Behind the prefilled `PROMPT`, rounds of verification and commit, the last over a single node."""
+    committed = list(PROMPT)
+    for turn, node in enumerate((9, 0, 6)):
+        tree = tree_of(PARENTS, turn)
+        assert_verifies(target, model, committed, tree)
+        path = path_to(PARENTS, node)
+        target.commit(path)
+        committed += tree.tokens[path].tolist()
+    assert_verifies(target, model, committed, tree_of([-1]))

@@ -17,7 +17,7 @@ from talon_bench.loading import load_target
 from talon_bench.paths import cache_dir
 from talon_bench.plan.checkpoints import local_folder
 from talon_bench.schema import LaunchConfig, TargetConfig
-from toy_runs import CommandLine, Result, toy_overrides
+from toy_runs import CommandLine, Result, assert_refused, toy_overrides
 from toys import write_toy_head, write_toy_target
 from trained_head import write_trained_head
 
@@ -207,10 +207,7 @@ BAD = {
 @pytest.mark.parametrize("case", BAD)
 def test_a_bad_request_is_one_clear_line(cli: CommandLine, case: str) -> None:
     arguments, message = BAD[case]
-    result = cli(*arguments)
-    assert (result.status, result.out, result.err.count("\n")) == (2, "", 1), result.err
-    assert result.err.startswith("error: ")
-    assert message in result.err
+    assert_refused(cli(*arguments), message)
 
 
 def test_help_lists_every_option(cli: CommandLine) -> None:

@@ -28,7 +28,7 @@ from talon_bench.plan.show import as_json, duration, gib, refusal
 from talon_bench.plan.sizes import architecture_of, cache_bytes, head_parameters, target_size
 from talon_bench.prompts.config import DataConfig
 from talon_bench.schema import ArchitectureConfig
-from toy_runs import CommandLine, toy_overrides
+from toy_runs import CommandLine, assert_refused, toy_overrides
 from toys import ARCHITECTURES, KINDS
 
 LLAMA_8B = ArchitectureConfig("llama", 32, 4096, 14336, 32, 8, 128, 128256, False, 131072)
@@ -416,10 +416,7 @@ BAD = {
 @pytest.mark.parametrize("case", BAD)
 def test_a_bad_request_is_one_clear_line(cli: CommandLine, case: str) -> None:
     arguments, message = BAD[case]
-    result = cli(*arguments)
-    assert (result.status, result.out, result.err.count("\n")) == (2, "", 1), result.err
-    assert result.err.startswith("error: ")
-    assert message in result.err
+    assert_refused(cli(*arguments), message)
 
 
 def test_help_lists_every_option(cli: CommandLine) -> None:

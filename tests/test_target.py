@@ -8,7 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from stock_reference import CLOSE, PARENTS, PROMPT, assert_verifies, from_scratch, path_to, tree_of
+from stock_reference import (
+    CLOSE,
+    PROMPT,
+    assert_rounds_verify,
+    from_scratch,
+    path_to,
+    tree_of,
+)
 from talon_bench.errors import UsageError
 from talon_bench.target import Target
 from toys import ARCHITECTURES, LAYERS, VOCAB_SIZE, fill
@@ -69,14 +76,7 @@ def test_rounds_of_verification_equal_one_pass_per_path(architecture, stock, toy
     target, model = toy_target(architecture), stock(architecture)
     target.allocate(64)
     target.prefill(PROMPT)
-    committed = list(PROMPT)
-    for turn, node in enumerate((9, 0, 6)):
-        tree = tree_of(PARENTS, turn)
-        assert_verifies(target, model, committed, tree)
-        path = path_to(PARENTS, node)
-        target.commit(path)
-        committed += tree.tokens[path].tolist()
-    assert_verifies(target, model, committed, tree_of([-1]))
+    assert_rounds_verify(target, model)
 
 
 @settings(max_examples=25)

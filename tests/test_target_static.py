@@ -10,7 +10,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stock_reference import CLOSE, PARENTS, PROMPT, assert_verifies, from_scratch, path_to, tree_of
+from stock_reference import (
+    CLOSE,
+    PARENTS,
+    PROMPT,
+    assert_rounds_verify,
+    assert_verifies,
+    from_scratch,
+    path_to,
+    tree_of,
+)
 from talon_bench import job
 from talon_bench.clock import PhaseClock
 from talon_bench.compose import compose_config
@@ -115,14 +124,7 @@ def test_rounds_of_verification_equal_one_pass_per_path(architecture, static, st
     assert target.static
     target.allocate(64)
     torch.testing.assert_close(target.prefill(PROMPT), from_scratch(model, PROMPT)[0][-1], **CLOSE)
-    committed = list(PROMPT)
-    for turn, node in enumerate((9, 0, 6)):
-        tree = tree_of(PARENTS, turn)
-        assert_verifies(target, model, committed, tree)
-        path = path_to(PARENTS, node)
-        target.commit(path)
-        committed += tree.tokens[path].tolist()
-    assert_verifies(target, model, committed, tree_of([-1]))
+    assert_rounds_verify(target, model)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from talon_bench.errors import UsageError
 from talon_bench.training import batch as batches
 from talon_bench.training.batch import collate, plan
-from toy_training import Taught
+from talon_bench.training.shards import Sample
 
 
-def sample(trained: list[int], first: int = 10, features: int = 6, final: bool = True) -> Taught:
+def sample(trained: list[int], first: int = 10, features: int = 6, final: bool = True) -> Sample:
     """A sequence with tokens first, first + 1, ... whose features are their ids."""
     ids = torch.arange(first, first + len(trained), dtype=torch.int32)
     states = ids[:, None].expand(-1, features).to(torch.bfloat16)
-    return Taught(
+    return Sample(
         ids=ids,
         trained=torch.tensor(trained, dtype=torch.bool),
         features=states,

@@ -24,7 +24,7 @@ from talon_bench.training.respond import Question, Responder
 from talon_bench.training.responses import draws
 from talon_bench.training.sequences import SequenceFiles
 from talon_bench.training.shards import NOT_NEEDED, ShardFacts, Shards, write_shard
-from talon_bench.training.shards import Sequence as Kept
+from talon_bench.training.shards import Sample as Kept
 from talon_bench.training.vocabulary import draft_vocabulary
 from training_recipe import STAGES, contents, run_stages, toy_recipe, write_data
 

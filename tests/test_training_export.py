@@ -26,8 +26,7 @@ from talon_bench.training.checkpoint import Checkpoint, read_points
 from talon_bench.training.curve import figure, main, table
 from talon_bench.training.export import export
 from talon_bench.training.schema import SourceConfig, TrainConfig, TrainingConfig
-from talon_bench.training.shards import Sequence as ShardSequence
-from talon_bench.training.shards import ShardFacts, write_shard
+from talon_bench.training.shards import Sample, ShardFacts, write_shard
 from talon_bench.training.trainer import train
 from toy_training import LAYERS, in_a_process, small, stop_at, taught
 from toys import VOCAB_SIZE, write_toy_target
@@ -58,7 +57,7 @@ def work(target, toy_folders, tmp_path_factory) -> Path:
     for split, count, seed in (("train", 150, 0), ("held_out", 16, 77)):
         (folder / "features" / split).mkdir(parents=True)
         sequences = [
-            ShardSequence(**{**vars(found), "features": found.features.bfloat16(), "final": found.final.bfloat16()})
+            Sample(**{**vars(found), "features": found.features.bfloat16(), "final": found.final.bfloat16()})
             for found in taught(target, count, seed=seed)
         ]
         families = ["letters" if number % 2 else "signs" for number in range(count)]

@@ -16,9 +16,10 @@ from talon_bench.training.build import Borrowed, new_trainee, trainee_of
 from talon_bench.training.checkpoint import Checkpoint, read_points
 from talon_bench.training.evaluate import evaluate
 from talon_bench.training.loss import DraftColumns
+from talon_bench.training.shards import Sample
 from talon_bench.training.trainer import Training
 from talon_bench.training.wandb_curve import NoCurve
-from toy_training import LAYERS, Listed, Taught, in_a_process, small, stop_at, taught
+from toy_training import LAYERS, Listed, in_a_process, small, stop_at, taught
 from toys import VOCAB_SIZE
 
 IDS = torch.arange(10, 90)
@@ -169,7 +170,7 @@ def test_a_head_on_disk_is_gone_on_from(kind, target, samples, held_out, toy_fol
         new_trainee(small("eagle2", init_from=str(folder)), borrowed, LAYERS, IDS, samples)
 
 
-def told_by_features(count: int, seed: int, codes: torch.Tensor) -> list[Taught]:
+def told_by_features(count: int, seed: int, codes: torch.Tensor) -> list[Sample]:
     """Random tokens, of which each is known two positions before, from the features alone."""
     generator = torch.Generator().manual_seed(seed)
     found = []
@@ -178,7 +179,7 @@ def told_by_features(count: int, seed: int, codes: torch.Tensor) -> list[Taught]
         top_ids = ids.roll(-1)[:, None]
         features = codes[ids.roll(-2)]
         log_probs = torch.zeros(32, 1, dtype=torch.float16)
-        found.append(Taught(ids.int(), torch.arange(32) >= 4, features, None, top_ids.int(), log_probs))
+        found.append(Sample(ids.int(), torch.arange(32) >= 4, features, None, top_ids.int(), log_probs))
     return found
 
 

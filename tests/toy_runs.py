@@ -86,6 +86,13 @@ class Result:
         return [line for line in self.err.splitlines() if line.startswith(("error:", "fault:", "interrupted"))]
 
 
+def assert_refused(result: Result, message: str) -> None:
+    """The command ended with status 2 and one line on stderr, which holds `message`."""
+    assert (result.status, result.out, result.err.count("\n")) == (2, "", 1), result.err
+    assert result.err.startswith("error: ")
+    assert message in result.err
+
+
 @dataclass
 class CommandLine:
     """`python -m talon_bench` in this process; `cli("dataset.limit=1", ...)` appends to the toy's overrides."""

@@ -6,14 +6,13 @@ import itertools
 import multiprocessing
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from talon_bench.target import ATTENTION, Target
 from talon_bench.training import trainer
+from talon_bench.training.shards import Sample
 from talon_bench.training.trainer_config import TrainerConfig
 
 TOP = 16
@@ -23,20 +22,8 @@ LAYERS = (2, 4, 5)
 """EAGLE-3's feature layers of a toy target of 8 layers."""
 
 
-@dataclass
-class Taught:
-    """One sequence; fields as in `training.batch.Sample`."""
-
-    ids: Tensor
-    trained: Tensor
-    features: Tensor
-    final: Tensor | None
-    top_ids: Tensor
-    top_log_probs: Tensor
-
-
 @torch.inference_mode()
-def taught(target: Target, count: int, seed: int = 0, answer_tokens: int = ANSWER_TOKENS) -> list[Taught]:
+def taught(target: Target, count: int, seed: int = 0, answer_tokens: int = ANSWER_TOKENS) -> list[Sample]:
     """`count` greedy answers of the target to random prompts of letters; the states are exact, not rounded."""
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(10, target.shape.vocab_size, (count, PROMPT_TOKENS), generator=generator)
@@ -52,7 +39,7 @@ def taught(target: Target, count: int, seed: int = 0, answer_tokens: int = ANSWE
     top = found.logits.log_softmax(-1).topk(TOP)
     trained = torch.arange(ids.shape[1]) >= PROMPT_TOKENS
     return [
-        Taught(
+        Sample(
             ids=ids[row].int(),
             trained=trained,
             features=features[row],
@@ -82,11 +69,11 @@ def small(kind: str, **changes: object) -> TrainerConfig:
 class Listed:
     """Sequences in memory in the place of shards."""
 
-    def __init__(self, samples: list[Taught]) -> None:
+    def __init__(self, samples: list[Sample]) -> None:
         self._samples = samples
         self.trained = np.array([int(sample.trained.sum()) for sample in samples])
 
-    def read(self, number: int) -> Taught:
+    def read(self, number: int) -> Sample:
         return self._samples[number]
 
 

@@ -23,11 +23,9 @@ from talon_bench.commands import take_command
 from talon_bench.errors import UsageError
 from talon_bench.launch.process import KEPT, end_with_parent, launched
 from talon_bench.launch.sweep import statuses as _launched_statuses
+from talon_bench.messages import one_line
 from talon_bench.paths import shipped
 from talon_bench.schema import register, to_config
-
-_HYDRAS_OWN = ("full_key", "object_type", "reference_type", "Config search path", "provider=")
-"""Beginnings of lines of a message that say where Hydra stood, not what is wrong."""
 
 _statuses = [0]
 """Exit statuses of the jobs in this process: one that goes wrong does not stop those after it."""
@@ -45,9 +43,9 @@ def _job(composed: DictConfig) -> None:
         if outcome.fault:
             _note(f"fault: {outcome.fault}", 1)
     except (UsageError, OmegaConfBaseException) as error:
-        _note(f"error: {_one_line(error)}", 2)
+        _note(f"error: {one_line(error)}", 2)
     except OSError as error:
-        _note(f"error: {_one_line(error)}; {KEPT}", 1)
+        _note(f"error: {one_line(error)}; {KEPT}", 1)
 
 
 def main() -> None:
@@ -66,7 +64,7 @@ def main() -> None:
             run, arguments = command
             _statuses.append(run(arguments))
     except (UsageError, HydraException, OmegaConfBaseException, OSError) as error:
-        _note(f"error: {_one_line(error)}", 2)
+        _note(f"error: {one_line(error)}", 2)
     except AssertionError as error:
         if not str(error).startswith("Unexpected type for root"):
             raise
@@ -75,16 +73,6 @@ def main() -> None:
     except KeyboardInterrupt:
         _note(f"interrupted; {KEPT}" if command is None else "interrupted", 130)
     raise SystemExit(max([*_statuses, *_launched_statuses]))
-
-
-def _one_line(error: Exception) -> str:
-    """The part of a message that says what is wrong: Hydra appends search paths, and causes say what a value should be."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    cause = error.__cause__
-    if isinstance(error, HydraException) and isinstance(cause, OmegaConfBaseException):
-        lines[1:] = [line.strip() for line in str(cause).splitlines()[:1]]
-    kept = [line for line in lines if not line.startswith(_HYDRAS_OWN)]
-    return " ".join(kept) or type(error).__name__
 
 
 def _note(line: str, status: int) -> None:

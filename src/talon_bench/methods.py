@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Optional
 
 from omegaconf import MISSING, OmegaConf, ValidationError
 
+from talon_bench.checks import at_least
 from talon_bench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class EagleConfig(HeadMethodConfig):
     top_k: int = 10
 
     def __post_init__(self) -> None:
-        _at_least(self, budget=2, depth=1, top_k=1)
+        at_least(f"method {self.name}: ", self, budget=2, depth=1, top_k=1)
 
     def tree_policy(self) -> Any:
         from talon_bench.policies import Eagle
@@ -98,7 +99,7 @@ class TalonConfig(HeadMethodConfig):
     init_layers: int = 1
 
     def __post_init__(self) -> None:
-        _at_least(self, budget=2, root_top_k=1, init_layers=0)
+        at_least(f"method {self.name}: ", self, budget=2, root_top_k=1, init_layers=0)
         if not 0 < self.alpha <= 1:
             raise UsageError(f"method {self.name}: alpha is {self.alpha}; expected a value in (0, 1]")
         if self.root_top_k >= self.budget:
@@ -137,7 +138,7 @@ class ChainConfig(HeadMethodConfig):
     length: int = 4
 
     def __post_init__(self) -> None:
-        _at_least(self, length=1)
+        at_least(f"method {self.name}: ", self, length=1)
 
     def tree_policy(self) -> Any:
         from talon_bench.policies import chain
@@ -154,7 +155,7 @@ class LookupConfig(MethodConfig):
     max_ngram: int = 3
 
     def __post_init__(self) -> None:
-        _at_least(self, length=1, max_ngram=1)
+        at_least(f"method {self.name}: ", self, length=1, max_ngram=1)
 
     def build(self, target: Target, head: DraftHead | None) -> Drafter:
         from talon_bench.drafters.lookup import PromptLookup
@@ -197,9 +198,3 @@ def _variant(method: MethodConfig, name: str, value: Any) -> MethodConfig:
     except ValidationError as error:
         reason = str(error).splitlines()[0]
         raise UsageError(f"sweep.values holds {value}, which cannot be the {name} of {method.name}: {reason}") from None
-
-
-def _at_least(method: MethodConfig, **least: int) -> None:
-    for name, minimum in least.items():
-        if getattr(method, name) < minimum:
-            raise UsageError(f"method {method.name}: {name} is {getattr(method, name)}; expected {minimum} or more")

@@ -12,6 +12,7 @@ from typing import Any, Optional
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 
+from talon_bench.checks import one_of
 from talon_bench.errors import UsageError
 from talon_bench.launch.config import JoblibConfig, RayConfig, SlurmConfig
 from talon_bench.methods import METHOD_SCHEMAS, MethodConfig
@@ -42,7 +43,7 @@ class ArchitectureConfig:
     """Longest sequence, in tokens, that the checkpoint was made for: its max_position_embeddings."""
 
     def __post_init__(self) -> None:
-        _one_of("target.architecture.model_type", self.model_type, ("llama", "qwen2", "qwen3"))
+        one_of("target.architecture.model_type", self.model_type, ("llama", "qwen2", "qwen3"))
         if self.heads % self.kv_heads:
             raise UsageError(
                 f"target.architecture has {self.heads} heads and {self.kv_heads} key/value heads;"
@@ -85,7 +86,7 @@ class TargetConfig:
                 f"target {self.name}: {' and '.join(given) or 'no source'} given;"
                 " set one of target.path, target.hub, target.embedded"
             )
-        _one_of("target.dtype", self.dtype, ("auto", "bfloat16", "float16", "float32"))
+        one_of("target.dtype", self.dtype, ("auto", "bfloat16", "float16", "float32"))
 
 
 @dataclass
@@ -191,8 +192,8 @@ class TrackingConfig:
     group: Optional[str] = None
 
     def __post_init__(self) -> None:
-        _one_of("tracking.kind", self.kind, ("none", "wandb"))
-        _one_of("tracking.mode", self.mode, ("online", "offline", "disabled"))
+        one_of("tracking.kind", self.kind, ("none", "wandb"))
+        one_of("tracking.mode", self.mode, ("online", "offline", "disabled"))
 
 
 @dataclass
@@ -215,7 +216,7 @@ class LaunchConfig:
     def __post_init__(self) -> None:
         if self.threads is not None and self.threads < 1:
             raise UsageError(f"launch.threads is {self.threads}; give 1 or more, or null")
-        _one_of("launch.engine", self.engine, ("auto", "eager", "static"))
+        one_of("launch.engine", self.engine, ("auto", "eager", "static"))
         if self.shard not in ("none", "auto") and not (self.shard.isdecimal() and int(self.shard) > 0):
             raise UsageError(f"launch.shard is {self.shard}; expected none, auto or a number of GPUs")
 
@@ -251,7 +252,7 @@ class Config:
     def __post_init__(self) -> None:
         self.head = {kind: head for kind, head in self.head.items() if head.sources}
         for kind, head in self.head.items():
-            _one_of("head", kind, ("eagle2", "eagle3"))
+            one_of("head", kind, ("eagle2", "eagle3"))
             if head.target != self.target.name:
                 raise UsageError(
                     f"head {head.name} belongs to target {head.target}, the run's target is {self.target.name};"
@@ -302,8 +303,3 @@ def _refuse_unknown(node: DictConfig, path: str) -> None:
         child = node._get_node(key)
         if isinstance(child, DictConfig) and not child._is_none() and not child._is_missing():
             _refuse_unknown(child, f"{path}{key}.")
-
-
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise UsageError(f"{name} is {value}; expected one of {', '.join(allowed)}")

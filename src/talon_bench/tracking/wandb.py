@@ -34,7 +34,7 @@ RESET_SECONDS = 5.0
 """How long a failed W&B run may take to end before its service is killed."""
 FLUSH_SECONDS = 1.0
 """How much of a W&B run on disk a kill may cost."""
-_SETTINGS = {
+SETTINGS = {
     "console": "off",
     "silent": True,  # also keeps wandb from asking for a key on a terminal
     "program": "talon_bench",
@@ -157,7 +157,7 @@ class WandbTracker(NullTracker):
             config=_config(info),
             dir=str(folder.path.resolve()),
             reinit="create_new",
-            settings=self._wandb.Settings(**_SETTINGS, **times),
+            settings=self._wandb.Settings(**SETTINGS, **times),
         )
         run.define_metric("prompts")
         for metric in METRICS:

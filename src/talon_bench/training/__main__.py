@@ -15,8 +15,8 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from talon_bench.__main__ import _one_line
 from talon_bench.errors import UsageError
+from talon_bench.messages import one_line
 from talon_bench.paths import shipped
 from talon_bench.schema import to_config
 from talon_bench.training.schema import STAGES, TrainConfig, register
@@ -31,9 +31,9 @@ def _job(composed: DictConfig) -> None:
     try:
         run(to_config(composed))
     except (UsageError, OmegaConfBaseException) as error:
-        _note(f"error: {_one_line(error)}", 2)
+        _note(f"error: {one_line(error)}", 2)
     except OSError as error:
-        _note(f"error: {_one_line(error)}; {_KEPT}", 1)
+        _note(f"error: {one_line(error)}; {_KEPT}", 1)
 
 
 def run(config: TrainConfig) -> None:
@@ -67,7 +67,7 @@ def main() -> None:
     try:
         _job()
     except (HydraException, OmegaConfBaseException, OSError) as error:
-        _note(f"error: {_one_line(error)}", 2)
+        _note(f"error: {one_line(error)}", 2)
     except KeyboardInterrupt:
         _note(f"interrupted; {_KEPT}", 130)
     raise SystemExit(max(_statuses))

@@ -12,26 +12,10 @@ from torch import Tensor
 
 from talon_bench.errors import UsageError
 from talon_bench.training.autograd import Block
+from talon_bench.training.shards import Sample
 
 QUERIES = 256
 """Queries of a block of attention: the part of a long context that none of them sees is not computed."""
-
-
-class Sample(Protocol):
-    """What the target made of one sequence of n tokens (`shards.Sequence`)."""
-
-    ids: Tensor
-    """int32 [n]."""
-    trained: Tensor
-    """bool [n]: which tokens belong to answers."""
-    features: Tensor
-    """bfloat16 [n, features]: states entering the head's feature layers, low to high."""
-    final: Tensor | None
-    """bfloat16 [n, hidden]: states after the final norm."""
-    top_ids: Tensor
-    """int32 [n, k]: likeliest tokens behind each position."""
-    top_log_probs: Tensor
-    """float16 [n, k]."""
 
 
 class Samples(Protocol):

@@ -15,8 +15,8 @@ from talon_bench.drafters.rope import OFFICIAL_THETA
 from talon_bench.drafters.spec import HeadSpec, TargetShape
 from talon_bench.errors import UsageError
 from talon_bench.target import Target
-from talon_bench.training.batch import Sample
 from talon_bench.training.head import Eagle1Trainee, Eagle3Trainee, Trainee
+from talon_bench.training.shards import Sample
 from talon_bench.training.trainer_config import TrainerConfig
 
 POSITIONS = 2048

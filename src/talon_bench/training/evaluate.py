@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from talon_bench.training.autograd import ROWS
-from talon_bench.training.batch import Batch, Sample, collate, trained_tokens
+from talon_bench.training.batch import Batch, collate, trained_tokens
 from talon_bench.training.head import Trainee
 from talon_bench.training.loss import DraftColumns, FullColumns
+from talon_bench.training.shards import Sample
 
 STEPS = 5
 """Length of the drafted chain."""

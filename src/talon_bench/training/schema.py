@@ -9,6 +9,7 @@ from typing import Optional
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
+from talon_bench.checks import at_least
 from talon_bench.errors import UsageError
 from talon_bench.prompts.config import HubConfig
 from talon_bench.schema import LaunchConfig, TargetConfig, TrackingConfig
@@ -78,7 +79,7 @@ class ResponsesConfig:
     """Processes, each with its own copy of the target and `launch.threads` threads."""
 
     def __post_init__(self) -> None:
-        _at_least("training.responses", self, max_prompt_tokens=1, max_new_tokens=1, batch=1, workers=1)
+        at_least("training.responses.", self, max_prompt_tokens=1, max_new_tokens=1, batch=1, workers=1)
         if not 0 <= self.greedy_share <= 1:
             raise UsageError(f"training.responses.greedy_share is {self.greedy_share}; expected 0 to 1")
         if self.temperature <= 0:
@@ -95,7 +96,7 @@ class CorpusConfig:
     """Conversations are cut there."""
 
     def __post_init__(self) -> None:
-        _at_least("training.corpus", self, max_tokens=8)
+        at_least("training.corpus.", self, max_tokens=8)
 
 
 @dataclass
@@ -115,7 +116,7 @@ class FeaturesConfig:
     """Processes, each with its own copy of the target and `launch.threads` threads."""
 
     def __post_init__(self) -> None:
-        _at_least("training.features", self, top_k=1, batch_tokens=1, shard_mb=1, workers=1)
+        at_least("training.features.", self, top_k=1, batch_tokens=1, shard_mb=1, workers=1)
         if self.layers is not None and sorted(set(self.layers)) != list(self.layers):
             raise UsageError(f"training.features.layers is {self.layers}; expected different layers, lowest first")
 
@@ -142,7 +143,7 @@ class TrainingConfig:
     features: FeaturesConfig = field(default_factory=FeaturesConfig)
 
     def __post_init__(self) -> None:
-        _at_least("training", self, held_out=0, part=1)
+        at_least("training.", self, held_out=0, part=1)
         if self.limit is not None and self.limit < 1:
             raise UsageError(f"training.limit is {self.limit}; expected 1 or more, or null for all prompts")
         if self.overlap not in ("on", "off"):
@@ -191,9 +192,3 @@ class TrainConfig:
 def register() -> None:
     """Make the schema known to Hydra."""
     ConfigStore.instance().store(name="train_schema", node=TrainConfig)
-
-
-def _at_least(name: str, config: object, **least: int) -> None:
-    for key, bound in least.items():
-        if (found := getattr(config, key)) < bound:
-            raise UsageError(f"{name}.{key} is {found}; expected {bound} or more")

@@ -40,15 +40,21 @@ OPEN_FILES = 32
 
 
 @dataclass(frozen=True)
-class Sequence:
-    """One sequence of n tokens; the tensors are those of the file's description, its rows only."""
+class Sample:
+    """What the target made of one sequence of n tokens: the file's tensors, its rows only."""
 
     ids: Tensor
+    """int32 [n]."""
     trained: Tensor
+    """bool [n]: which tokens belong to answers."""
     features: Tensor
+    """bfloat16 [n, features]: states entering the head's feature layers, low to high."""
     final: Tensor | None
+    """bfloat16 [n, hidden]: states after the final norm."""
     top_ids: Tensor
+    """int32 [n, k]: likeliest tokens behind each position."""
     top_log_probs: Tensor
+    """float16 [n, k]."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +77,7 @@ class ShardFacts:
         return 2 * self.hidden_size * states + 6 * self.top_k + 5
 
 
-def write_shard(file: Path, facts: ShardFacts, sequences: list[Sequence], families: list[str]) -> None:
+def write_shard(file: Path, facts: ShardFacts, sequences: list[Sample], families: list[str]) -> None:
     """Write the sequences of one shard, whole or not at all."""
     kept = [
         name for name in ("ids", "trained", "features", "final", "top_ids", "top_log_probs") if _is_kept(name, facts)
@@ -126,16 +132,16 @@ class Shards:
     def __len__(self) -> int:
         return len(self._places)
 
-    def read(self, number: int) -> Sequence:
+    def read(self, number: int) -> Sample:
         """One sequence, read from its file."""
         place, start, end = self._places[number]
         file = self._open(self._files[place])
         rows = {
             field.name: file.get_slice(field.name)[start:end]
-            for field in fields(Sequence)
+            for field in fields(Sample)
             if _is_kept(field.name, self.facts)
         }
-        return Sequence(**{"final": None, **rows})
+        return Sample(**{"final": None, **rows})
 
     def tokens(self) -> Iterator[tuple[Tensor, Tensor]]:
         """(ids, trained) of each shard: all of its sequences, without their features."""

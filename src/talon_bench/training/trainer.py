@@ -19,7 +19,7 @@ from talon_bench import provenance
 from talon_bench.errors import UsageError
 from talon_bench.training import stage, teacher
 from talon_bench.training.bar import Bar
-from talon_bench.training.batch import Sample, Samples, collate, plan
+from talon_bench.training.batch import Samples, collate, plan
 from talon_bench.training.build import SCALE_SAMPLES, Borrowed, new_trainee, trainee_of
 from talon_bench.training.checkpoint import Checkpoint, Position, append_point, keep_points
 from talon_bench.training.evaluate import evaluate
@@ -27,7 +27,7 @@ from talon_bench.training.head import Eagle3Trainee, Trainee
 from talon_bench.training.interrupt import Interrupt
 from talon_bench.training.loss import DraftColumns, FullColumns, SampledColumns, rollout_loss
 from talon_bench.training.schema import TrainConfig
-from talon_bench.training.shards import Shards
+from talon_bench.training.shards import Sample, Shards
 from talon_bench.training.trainer_config import TrainerConfig
 from talon_bench.training.vocabulary import draft_vocabulary, token_counts
 from talon_bench.training.wandb_curve import NoCurve, make_curve

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Optional
 
+from talon_bench.checks import at_least, one_of
 from talon_bench.errors import UsageError
 
 # OmegaConf reads annotations at run time and needs typing.Optional on Python 3.10.
@@ -72,21 +73,12 @@ class TrainerConfig:
     """Of the exported weights, in the hub's spelling."""
 
     def __post_init__(self) -> None:
-        _one_of("trainer.kind", self.kind, KINDS)
-        _one_of("trainer.precision", self.precision, ("float32", "bfloat16"))
+        one_of("trainer.kind", self.kind, KINDS)
+        one_of("trainer.precision", self.precision, ("float32", "bfloat16"))
         if self.name is not None and not re.fullmatch(r"[\w][\w.-]*", self.name):
             raise UsageError(f"trainer.name is {self.name!r}; expected letters, digits, dots, dashes and underscores")
-        for name, least in (
-            ("draft_vocab", 10),
-            ("unroll", 1),
-            ("batch_tokens", 1),
-            ("warmup", 0),
-            ("evaluate_steps", 1),
-            ("evaluate_sequences", 1),
-            ("random_columns", 0),
-        ):
-            if getattr(self, name) < least:
-                raise UsageError(f"trainer.{name} is {getattr(self, name)}; expected {least} or more")
+        at_least("trainer.", self, draft_vocab=10, unroll=1, batch_tokens=1, warmup=0)
+        at_least("trainer.", self, evaluate_steps=1, evaluate_sequences=1, random_columns=0)
         for name in ("steps", "tokens", "max_data_tokens", "intermediate_size", "rope_theta"):
             value = getattr(self, name)
             if value is not None and value <= 0:
@@ -109,8 +101,3 @@ class TrainerConfig:
     def folder(self) -> str:
         """Name of the head's folder."""
         return self.name or self.kind
-
-
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise UsageError(f"{name} is {value}; expected one of {', '.join(allowed)}")

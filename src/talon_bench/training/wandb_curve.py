@@ -29,7 +29,7 @@ class WandbCurve(NoCurve):
             import wandb
         except ImportError:
             raise UsageError("tracking.kind is wandb, which is not installed; run `pip install wandb`") from None
-        from talon_bench.tracking.wandb import _SETTINGS as SETTINGS
+        from talon_bench.tracking.wandb import SETTINGS
 
         self._run: Any = None
         try:
