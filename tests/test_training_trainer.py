@@ -66,7 +66,11 @@ def run_until(number: int, step: int, target, samples, families, folder: Path, *
     begin(target, samples, families, **settings).run(folder, NoCurve())
 
 
-@pytest.mark.parametrize("settings", [{"kind": "eagle3", "ema": 0.9}, {"kind": "eagle2"}], ids=["eagle3", "eagle2"])
+@pytest.mark.parametrize(
+    "settings",
+    [{"kind": "eagle3", "ema": 0.9}, {"kind": "eagle2"}, {"kind": "eagle3", "optimizer": "muon", "ramp": 0.75}],
+    ids=["eagle3", "eagle2", "muon"],
+)
 def test_a_killed_training_ends_with_the_weights_of_one_that_was_not(settings, target, samples, held_out, tmp_path):
     """kill -9 in the middle of step 9 of 12; bit for bit, and with the same learning curve."""
     whole, killed = tmp_path / "whole", tmp_path / "killed"
@@ -127,6 +131,28 @@ def test_the_length_and_the_rate_follow_from_settings_and_data(target, samples):
     assert part.total_steps == 1
     more = begin(target, samples, {}, max_data_tokens=5 * 24)
     assert {n for n, count in enumerate(part._counts) if count} < {n for n, count in enumerate(more._counts) if count}
+
+
+def test_the_unroll_grows_evenly_up_to_the_end_of_the_ramp(target, samples):
+    training = begin(target, samples, {}, steps=12, unroll=4, ramp=0.5)
+    assert [training.unroll(step) for step in range(12)] == [1, 1, 2, 2, 3, 3, 4, 4, 4, 4, 4, 4]
+    assert {begin(target, samples, {}, steps=12, unroll=4).unroll(step) for step in range(12)} == {4}
+
+
+def test_muon_moves_every_matrix_of_the_layer_by_updates_without_a_preferred_direction(target, samples):
+    """One step changes a matrix of the layer by singular values that are nearly alike, the output projection as AdamW does."""
+    training = begin(target, samples, {}, optimizer="muon", lr=1e-3, warmup=0)
+    before = {name: weight.detach().clone() for name, weight in training.trainee.named_parameters()}
+    training._step([0, 1, 2])
+    for name, weight in training.trainee.named_parameters():
+        change = weight.detach() - before[name]
+        assert change.abs().max() > 0, name
+        if weight.dim() == 2 and name != "lm_head.weight":
+            spread = torch.linalg.svdvals(change)
+            assert spread[0] < 0.3 * 1e-3 * max(change.shape) ** 0.5, name  # 0.2 sqrt(larger side), times at most 1.5
+            assert spread[len(spread) // 2] > 0.4 * spread[0], name
+    moved = (training.trainee.lm_head.weight.detach() - before["lm_head.weight"]).abs()
+    assert moved.max() == pytest.approx(1e-3, rel=1e-3)
 
 
 def test_a_loss_that_is_not_finite_ends_the_training(target, samples, tmp_path):

@@ -44,7 +44,8 @@ class Checkpoint:
     """Parameters and the scale of the inputs."""
     average: list[Tensor] | None
     """Averaged parameters, where they are kept."""
-    optimizer: dict[str, Any]
+    optimizer: list[dict[str, Any]]
+    """Of each part of the optimizer."""
     losses: list[float]
     """Of the steps since the last point of the curve."""
     position: Position

@@ -26,6 +26,7 @@ from talon_bench.training.evaluate import evaluate
 from talon_bench.training.head import Eagle3Trainee, Trainee
 from talon_bench.training.interrupt import Interrupt
 from talon_bench.training.loss import DraftColumns, FullColumns, SampledColumns, rollout_loss
+from talon_bench.training.optimizer import HeadOptimizer
 from talon_bench.training.schema import TrainConfig
 from talon_bench.training.shards import Sample, Shards
 from talon_bench.training.trainer_config import TrainerConfig
@@ -109,9 +110,7 @@ class Training:
             self._measured = FullColumns(projection)
         self._parameters = list(trainee.parameters())
         self._average = [parameter.detach().clone() for parameter in self._parameters] if config.ema else None
-        self._optimizer = torch.optim.AdamW(
-            self._parameters, lr=config.lr, betas=tuple(config.betas), weight_decay=config.weight_decay, fused=True
-        )
+        self._optimizer = HeadOptimizer(trainee, config)
         self._dtype = getattr(torch, config.precision)
         self._losses: list[float] = []
 
@@ -129,6 +128,13 @@ class Training:
             return config.lr * (step + 1) / warmup
         done = (step - warmup) / max(1, self.total_steps - warmup)
         return config.lr * (config.final_lr + (1 - config.final_lr) * 0.5 * (1 + math.cos(math.pi * done)))
+
+    def unroll(self, step: int) -> int:
+        """Steps of the rollout at a step of the training: 1 at first, and evenly more up to all of them at `ramp`."""
+        config = self.config
+        if step >= config.ramp * self.total_steps:
+            return config.unroll
+        return 1 + int((config.unroll - 1) * step / (config.ramp * self.total_steps))
 
     def run(self, folder: Path, curve: NoCurve) -> None:
         """Train to the end, saving to `folder` now and then."""
@@ -157,7 +163,7 @@ class Training:
             ids=self._ids,
             weights=self.trainee.state_dict(),
             average=self._average,
-            optimizer=self._optimizer.state_dict(),
+            optimizer=self._optimizer.state(),
             losses=self._losses,
             position=self.position,
         )
@@ -165,7 +171,7 @@ class Training:
     def restore(self, saved: Checkpoint) -> None:
         """Go on from `saved`, whose spec and vocabulary are this training's."""
         self.trainee.load_state_dict(saved.weights)
-        self._optimizer.load_state_dict(saved.optimizer)
+        self._optimizer.restore(saved.optimizer)
         device = self._parameters[0].device
         self._average = [average.to(device) for average in saved.average] if saved.average is not None else None
         self._losses, self.position = list(saved.losses), saved.position
@@ -194,11 +200,11 @@ class Training:
     def _step(self, numbers: Sequence[int]) -> int:
         """One step of the optimizer; the trained tokens."""
         config, started = self.config, time.perf_counter()
-        spec = self.trainee.spec
+        spec, steps = self.trainee.spec, self.unroll(self.position.step)
         batch = collate(
             [self._samples.read(number) for number in numbers],
             eagle3=self._eagle3,
-            steps=config.unroll,
+            steps=steps,
             group=spec.num_heads // spec.num_kv_heads,
             dtype=self._dtype,
             device=self._parameters[0].device,
@@ -208,7 +214,7 @@ class Training:
             self.trainee,
             batch,
             columns,
-            steps=config.unroll,
+            steps=steps,
             decay=config.step_decay,
             regression=0.0 if self._eagle3 else config.regression_weight,
         )
@@ -219,10 +225,7 @@ class Training:
             )
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self._parameters, config.clip)
-        for group in self._optimizer.param_groups:
-            group["lr"] = self.rate(self.position.step)
-        self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)
+        self._optimizer.step(self.rate(self.position.step))
         if self._average is not None:
             torch._foreach_lerp_(self._average, [parameter.detach() for parameter in self._parameters], 1 - config.ema)
         tokens = batch.trained_tokens

@@ -13,6 +13,7 @@ from talon_bench.errors import UsageError
 # ruff: noqa: UP045
 
 KINDS = ("eagle3", "eagle2")
+OPTIMIZERS = ("adamw", "muon")
 
 
 @dataclass
@@ -33,6 +34,9 @@ class TrainerConfig:
 
     unroll: int = 4
     """Steps of the training-time test."""
+    ramp: float = 0.0
+    """Part of the training over which the unroll grows from 1 step to `unroll`: early steps cost less, so there are more
+    of them in an hour. 0: all steps from the start."""
     step_decay: float = 0.8
     """Weight of step j in the loss: step_decay^j."""
     regression_weight: float = 1.0
@@ -49,6 +53,8 @@ class TrainerConfig:
     """Use only so many different trained tokens: for curves of the data amount. Null: all."""
     batch_tokens: int = 1700
     """Trained tokens of a step."""
+    optimizer: str = "adamw"
+    """adamw, or muon: Muon for the matrices of the layer and `fc`, AdamW for norms and output projection."""
     lr: float = 1.2e-3
     warmup: int = 50
     """Steps from rate 0 to `lr`, from where it falls as a cosine."""
@@ -74,6 +80,7 @@ class TrainerConfig:
 
     def __post_init__(self) -> None:
         one_of("trainer.kind", self.kind, KINDS)
+        one_of("trainer.optimizer", self.optimizer, OPTIMIZERS)
         one_of("trainer.precision", self.precision, ("float32", "bfloat16"))
         if self.name is not None and not re.fullmatch(r"[\w][\w.-]*", self.name):
             raise UsageError(f"trainer.name is {self.name!r}; expected letters, digits, dots, dashes and underscores")
@@ -86,7 +93,7 @@ class TrainerConfig:
         for name in ("epochs", "lr", "clip", "checkpoint_minutes"):
             if not getattr(self, name) > 0:
                 raise UsageError(f"trainer.{name} is {getattr(self, name)}; expected more than 0")
-        for name in ("step_decay", "final_lr"):
+        for name in ("step_decay", "final_lr", "ramp"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UsageError(f"trainer.{name} is {getattr(self, name)}; expected 0 to 1")
         if not 0 <= self.ema < 1:
