@@ -109,8 +109,8 @@ class FeaturesConfig:
     """Also the states after the final norm, which EAGLE-1/2 heads read."""
     top_k: int = 32
     """Most likely next tokens kept per position."""
-    batch_tokens: int = 4096
-    """Tokens of a pass, padding included."""
+    batch_tokens: int = 1024
+    """Tokens of a pass, padding included: on a CPU few, whose states stay in its cache; a GPU takes more."""
     shard_mb: int = 100
     workers: int = 1
     """Processes, each with its own copy of the target and `launch.threads` threads."""
