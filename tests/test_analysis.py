@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 VERBS = {
     *("help", "setup", "test", "lint", "smoke", "reproduce-table1", "reproduce-table2", "reproduce-table3"),
     *("sweep", "tables", "compare-paper", "figures", "report", "notebooks", "verify-cost"),
-    *("score", "checkpoints", "plan", "doctor", "heads", "data", "data-check", "clean"),
+    *("score", "checkpoints", "plan", "doctor", "gpu-check", "heads", "data", "data-check", "clean"),
 }
 
 
@@ -263,6 +263,7 @@ def test_make_shows_the_plain_command_of_every_verb(verb: str) -> None:
         "checkpoints": "-m analysis.checkpoints runs",
         "plan": "talon-bench plan decode.seed=7",
         "doctor": "talon-bench doctor decode.seed=7",
+        "gpu-check": "talon-bench gpu-check decode.seed=7",
         "heads": "-m talon_bench.training training=smollm2 work=out data.root=somewhere decode.seed=7",
         "verify-cost": "-m analysis.verify_cost --out results/local/verify_cost.json decode.seed=7",
         "tables": "-m analysis.tables runs --out results/local/tables",

@@ -278,6 +278,7 @@ def test_missing_answers_are_a_fault() -> None:
 
 def test_a_head_is_named_by_where_it_comes_from() -> None:
     shipped = HeadConfig(name="x", target="smollm2-135m", shipped="smollm2-135m-eagle3")
-    assert files._checkpoint("head.eagle3", shipped).line == "ok      head.eagle3 checkpoint: x from shipped"
+    found = "ok      head.eagle3 checkpoint: x from shipped, 1 .safetensors file of 0.02 GB"
+    assert files._checkpoint("head.eagle3", shipped).line == found
     target = TargetConfig(name="y", hub="a/b", gated=True, licence="llama3")
     assert "y from a/b, licence llama3, not on this machine" in files._checkpoint("target", target).found

@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import ToyFolders
-from talon_bench.compose import compose_config
 from talon_bench.errors import UsageError
 from talon_bench.methods import AutoregressiveConfig, ChainConfig, EagleConfig, TalonConfig
 from talon_bench.plan import checkpoints, pace
@@ -23,10 +22,8 @@ from talon_bench.plan.devices import GIB, Device, bandwidth_of, resolve
 from talon_bench.plan.jobs import expand
 from talon_bench.plan.memory import Engine, HeadSize, Work, on_device, on_host
 from talon_bench.plan.plan import Plan, make_plan
-from talon_bench.plan.prompts import PUBLISHED, prompts_of
 from talon_bench.plan.show import as_json, duration, gib, refusal
 from talon_bench.plan.sizes import architecture_of, cache_bytes, head_parameters, target_size
-from talon_bench.prompts.config import DataConfig
 from talon_bench.schema import ArchitectureConfig
 from toy_runs import CommandLine, assert_refused, toy_overrides
 from toys import ARCHITECTURES, KINDS
@@ -226,34 +223,6 @@ def test_jobs_are_the_product_of_the_lists() -> None:
         expand(["method.alpha=interval(0.1,0.5)"], multirun=True)
 
 
-def test_published_counts_follow_the_selection() -> None:
-    hub = DataConfig(source="hub")
-
-    def found(*overrides: str):
-        return prompts_of(compose_config(overrides).dataset, hub, 100)
-
-    assert (found("dataset=mt_bench").count, found("dataset=mt_bench").answers) == (80, 160)
-    assert found("dataset=mt_bench", "dataset.turns=1").answers == 80
-    assert found("dataset=gsm8k", "dataset.variant=eagle80").count == 80
-    assert found("dataset=gsm8k", "dataset.offset=1300", "dataset.limit=50").count == 19
-    assert found("dataset=gsm8k", "dataset.ids=[gsm8k-0001]").count == 1
-    assert found("dataset=gsm8k").source == "published count"
-    assert "set data.root" in found("dataset=spider").note
-    assert "is not on the hub" in found("dataset=spec_bench").note
-
-
-def test_every_data_set_has_a_published_count() -> None:
-    names = {file.stem for file in (Path(__file__).parents[1] / "conf/dataset").glob("*.yaml")}
-    assert names == set(PUBLISHED)
-
-
-def test_samples_are_read_and_a_second_turn_follows_an_answer() -> None:
-    found = prompts_of(compose_config(["dataset=mt_bench"]).dataset, DataConfig(), 100)
-    assert (found.count, found.answers, found.source) == (12, 24, "samples")
-    longer = prompts_of(compose_config(["dataset=mt_bench"]).dataset, DataConfig(), 300)
-    assert longer.longest == found.longest + 200
-
-
 def planned(*overrides: str, **options: object) -> Plan:
     return make_plan(expand(overrides, multirun=True), PlanConfig(**options))
 
@@ -445,4 +414,4 @@ def test_the_program_plans_table_1_and_leaves_nothing_behind(tmp_path: Path) -> 
 def test_a_mistyped_word_is_one_line(tmp_path: Path) -> None:
     done = program("plam", "+experiment=table1", cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert done.stderr.startswith("error: unknown command plam; expected plan or doctor as the first word")
+    assert done.stderr.startswith("error: unknown command plam; expected plan, doctor or gpu-check as the first word")

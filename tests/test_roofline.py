@@ -1,19 +1,34 @@
-"""Bytes that passes must read, against tensors; shares of the bandwidth, against hand-made records."""
+"""Bytes that passes must read, against tensors; shares of the bandwidth, against hand-made records; where they are shown."""
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
 
+from analysis import tables
+from conftest import ToyFolders
 from run_records import write_run
 from talon_bench import provenance
+from talon_bench.compose import compose_config
 from talon_bench.drafters.checkpoint import load_head
-from talon_bench.job import _head_facts
-from talon_bench.report.load import load_run
-from talon_bench.report.roofline import PassBytes, head_bytes, roofline_table, target_bytes
+from talon_bench.job import _head_facts, run
+from talon_bench.report.load import load_run, load_runs
+from talon_bench.report.page import page
+from talon_bench.report.roofline import (
+    ROOFLINE_NOTE,
+    PassBytes,
+    head_bytes,
+    roofline_notes,
+    roofline_table,
+    roofline_text,
+    target_bytes,
+)
+from toy_runs import toy_overrides
 
 CHECKPOINT = {"dtype": "bfloat16", "engine": "stock", "pass_bytes": {"weights": 10**9, "row": 10**6}}
 HEAD = {
@@ -95,6 +110,72 @@ def test_runs_without_the_numbers_on_record_have_no_rows(tmp_path: Path, info: d
     assert roofline_table([run_of(tmp_path, **info)]).empty
     assert isinstance(roofline_table([]), pd.DataFrame)
     assert target_bytes({}) is None
+
+
+def test_phases_stand_side_by_side_for_readers(tmp_path: Path):
+    own = run_of(tmp_path)
+    text = roofline_text(roofline_table([own])).to_dict("records")
+    assert [(row["target"], row["dataset"], row["method"]) for row in text] == [
+        ("smollm2-135m", "gsm8k", "AR"),
+        ("", "", "TALON_x 50% & more"),
+    ]
+    ar, talon = text
+    assert [ar[f"verify {name}"] for name in ("GB", "ms", "share")] == ["1.012", "9.50", "106.6 %"]
+    assert [ar[f"draft {name}"] for name in ("GB", "ms", "share")] == ["n/a", "n/a", "n/a"]
+    assert [ar[f"decode {name}"] for name in ("GB", "ms", "share", "GB/s")] == ["1.012", "10.00", "101.2 %", "101.2"]
+    assert talon["draft ms"] == "1.25"
+    assert roofline_notes([own]) == [ROOFLINE_NOTE, "Bandwidth in GB/s: smollm2-135m / gsm8k 100.0."]
+
+
+@pytest.fixture
+def real_run(toy_folders: ToyFolders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a run of the toys, beside nothing else."""
+    monkeypatch.setattr("psutil.cpu_percent", lambda interval: 1.0)
+    monkeypatch.setattr(provenance, "READ_BYTES", 1 << 22)
+    return Path(run(compose_config([*toy_overrides(toy_folders, tmp_path), "dataset.limit=2"])).result["run_dir"])
+
+
+def older(folder: Path) -> None:
+    """The run as it was recorded before bytes and bandwidth were."""
+    info = json.loads((folder / "run.json").read_text())
+    assert info["checkpoint"].pop("pass_bytes")["weights"] > 0
+    assert info["provenance"].pop("read_gb_s") > 0
+    (folder / "run.json").write_text(json.dumps(info))
+
+
+def test_a_real_run_shows_its_roofline_and_an_older_one_does_not(
+    real_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    out = tmp_path / "out"
+    assert tables.main([str(real_run), "--out", str(out)]) == 0
+    found = {file.name: file.read_text(encoding="utf-8") for file in out.iterdir()}
+    table = pd.read_csv(out / "roofline.csv", comment="#")
+    labels = list(load_run(real_run).labels.values())
+    phases = {label: ["verify", "draft", "decode"] for label in labels} | {"AR": ["verify", "decode"]}
+    assert table.groupby("method", sort=False)["phase"].apply(list).to_dict() == phases
+    assert ((table["share"] > 0) & (table["GB"] > 0)).all()
+    assert found["roofline.md"] in capsys.readouterr().out
+    assert f"- {ROOFLINE_NOTE}\n" in found["roofline.md"]
+    assert "\\input{roofline.tex}" in found["tables.tex"]
+    html = page(load_runs(real_run), tmp_path / "report.html")
+    assert re.findall(r'href="#roofline"|<section id="roofline"', html) == [
+        'href="#roofline"',
+        '<section id="roofline"',
+    ]
+    [section] = re.findall(r'<section id="roofline".*?</section>', html, re.DOTALL)
+    cells = re.findall(r"<t[dh][^>]*>([^<]*)</t[dh]>", section)
+    for row in roofline_text(roofline_table(load_runs(real_run))).to_dict("records"):
+        texts = [text for name, text in row.items() if name not in ("target", "dataset")]
+        start = cells.index(texts[0])
+        assert cells[start : start + len(texts)] == texts
+    for note in roofline_notes(load_runs(real_run)):
+        assert note in section
+    older(real_run)
+    assert tables.main([str(real_run), "--out", str(tmp_path / "without")]) == 0
+    assert {file.name for file in (tmp_path / "without").iterdir()} == {
+        name for name in found if "roofline" not in name
+    }
+    assert "roofline" not in page(load_runs(real_run), tmp_path / "report.html").lower()
 
 
 def test_the_bandwidth_is_measured_once(monkeypatch: pytest.MonkeyPatch):

@@ -54,7 +54,8 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, sca
         mask = mask.repeat(1, 1, heads // kv_heads, 1)
     stacked = query.reshape(1, kv_heads, -1, d)
     out = F.scaled_dot_product_attention(stacked, keys, values, attn_mask=mask, scale=scale)
-    return out.view(1, heads, n, d).transpose(1, 2).reshape(1, n, heads * d)
+    # A GPU's kernel lays `out` out as [1, group * n, kv_heads, d]: heads can be told apart in place, but not joined.
+    return out.unflatten(2, (-1, n)).permute(0, 3, 1, 2, 4).reshape(1, n, heads * d)
 
 
 class RMSNorm(nn.Module):

@@ -19,6 +19,7 @@ from talon_bench.launch.process import jobs_at_once, launched
 from talon_bench.lineup import resolve
 from talon_bench.loading import LoadedTarget, load_draft_head, load_target
 from talon_bench.methods import MethodConfig, head_kind
+from talon_bench.metrics import EAGER
 from talon_bench.progress import RunProgress
 from talon_bench.prompts.chat import ChatRenderer
 from talon_bench.prompts.prompt import PromptSet
@@ -168,7 +169,7 @@ def _report(path: Path, *, scored: bool) -> Outcome:
         f"{data.target} x {data.dataset}: {data.info['dataset']['selected']} prompts ({data.info['dataset']['source']})"
     )
     console = Console(width=None if sys.stdout.isatty() else 100)
-    console.print(summary_table(summaries, data.labels, title))
+    console.print(summary_table(summaries, data.labels, title, data.speedups.get(EAGER)))
     result = final_json(
         summaries,
         run_dir=str(path),

@@ -20,6 +20,7 @@ from talon_bench.drafters.head import DraftHead
 from talon_bench.embedded import ensure_embedded_target
 from talon_bench.errors import UsageError
 from talon_bench.paths import shipped
+from talon_bench.repository import snapshot, weight_files
 from talon_bench.schema import HeadConfig, LaunchConfig, TargetConfig
 from talon_bench.sharding import device_map, refuse_offloaded
 from talon_bench.target import Target, why_eager
@@ -183,11 +184,8 @@ def _folder(config: TargetConfig | HeadConfig) -> tuple[Path, str | None]:
         if not folder.is_dir():
             raise UsageError(f"{config.name}: there is no folder {config.path}; give a local checkpoint folder")
         return folder, None
-    from huggingface_hub import snapshot_download
-
-    patterns = ["*.json", "*.safetensors", "*.bin", "*.model", "*.jinja", "*.txt"]
     try:
-        folder = Path(snapshot_download(config.hub, revision=config.revision, allow_patterns=patterns))
+        folder = snapshot(config.hub, config.revision)
     except Exception as error:
         # The hub client raises errors of many libraries; all of them mean that the checkpoint cannot be had.
         raise UsageError(
@@ -228,7 +226,7 @@ def _eos_ids(model: Any, tokenizer: Any) -> frozenset[int]:
 
 
 def _checkpoint_facts(folder: Path) -> dict[str, Any]:
-    files = sorted(file for pattern in ("*.safetensors", "*.bin") for file in folder.glob(pattern))
+    files = weight_files(folder)
     size = sum(file.stat().st_size for file in files)
     note = folder / "source.json"
     return {

@@ -29,6 +29,8 @@ from talon_bench.errors import UsageError
 from talon_bench.stats import Estimate, ratios_of_sums
 
 BASELINE = "ar"
+EAGER = "ar_eager"
+"""AR launched kernel by kernel, as papers measure it: the second baseline of a run that has it (docs/engine.md)."""
 KEYS = ["prompt_id", "turn", "method"]
 PAIR = ("reference_ms", "reference_tokens", "method_ms", "method_tokens")
 
@@ -154,6 +156,15 @@ def speedups(pairs: Sequence[pd.DataFrame]) -> list[Estimate]:
     return ratios_of_sums([columns[list(PAIR)].to_numpy(np.float64) for columns in pairs])
 
 
+def speedups_over(
+    turns: pd.DataFrame, baseline: str, methods: Sequence[str]
+) -> tuple[dict[str, pd.DataFrame], dict[str, Estimate]]:
+    """`paired_prompts` and `speedup` over `baseline` by method; the baseline's own speedup is 1 by definition."""
+    pairs = {name: paired_prompts(turns, baseline, name) for name in methods}
+    ratios = dict(zip(pairs, speedups(list(pairs.values())), strict=True))
+    return pairs, {name: Estimate(1.0, 1.0, 1.0) if name == baseline else ratio for name, ratio in ratios.items()}
+
+
 def paired_cells(turns: pd.DataFrame, reference: str, methods: Sequence[str]) -> np.ndarray:
     """`paired_prompts` of several methods as one array [prompts of the reference, methods, 4], columns as in `PAIR`.
 
@@ -231,10 +242,9 @@ def summarise(
     counts = values[["prompts", "turns", "equal", "compared"]].fillna(0).astype(int)
     status = turns.groupby(["method", "status"], observed=True).size().unstack(fill_value=0)
     status = status.reindex(index=order, columns=["failed", "skipped"], fill_value=0)
-    paired = [paired_prompts(ok, baseline, name) for name in order]
+    paired, ratios = speedups_over(ok, baseline, order)
     summaries = []
-    for name, pairs, measured_ratio in zip(order, paired, speedups(paired), strict=True):
-        ratio = Estimate(1.0, 1.0, 1.0) if name == baseline else measured_ratio
+    for name, ratio in ratios.items():
         summaries.append(
             MethodSummary(
                 method=name,
@@ -244,8 +254,8 @@ def summarise(
                 skipped=int(status.at[name, "skipped"]),
                 speedup=ratio.value,
                 speedup_ci95=(ratio.low, ratio.high),
-                mean_of_ratios=mean_of_ratios(pairs),
-                eagle_speedup=eagle_speedup(pairs),
+                mean_of_ratios=mean_of_ratios(paired[name]),
+                eagle_speedup=eagle_speedup(paired[name]),
                 equal_prompts=int(counts.at[name, "equal"]),
                 compared_prompts=int(counts.at[name, "compared"]),
                 **{field: float(values.at[name, field]) for field in _FLOAT_FIELDS},

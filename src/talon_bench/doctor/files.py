@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 import re
+from pathlib import Path
 
 from talon_bench.doctor.finding import Finding, fault, ok, warning
 from talon_bench.plan.checkpoints import local_folder, source_of
+from talon_bench.repository import weight_files
 from talon_bench.schema import Config, HeadConfig, TargetConfig
 
 PACKAGES = ("torch", "transformers", "safetensors", "accelerate")
@@ -21,7 +23,7 @@ def versions() -> list[Finding]:
 
 
 def checkpoints(config: Config, kinds: list[str]) -> list[Finding]:
-    """The target's and the heads' files: here, or to be fetched; gated; which commit."""
+    """The target's and the heads' files: here, with the weights that loading reads, or to be fetched; gated; which commit."""
     findings = [_checkpoint("target", config.target)]
     findings += [_checkpoint(f"head.{kind}", config.head[kind]) for kind in kinds]
     return findings
@@ -53,7 +55,8 @@ def _checkpoint(key: str, config: TargetConfig | HeadConfig) -> Finding:
     gated = bool(getattr(config, "gated", False))
     terms = f", licence {config.licence}" if config.licence else ""
     name = f"{config.name} from {source}{terms}"
-    if local_folder(config) is None:
+    folder = local_folder(config)
+    if folder is None:
         if source == "embedded":
             return ok(subject, f"{name}, converted on first use")
         fix = (
@@ -62,8 +65,18 @@ def _checkpoint(key: str, config: TargetConfig | HeadConfig) -> Finding:
             else "it is fetched now, if the hub answers"
         )
         return warning(subject, f"{name}, not on this machine", "its files here", fix)
+    name += f", {_weights(folder)}"
     if config.hub and config.revision is None:
         return warning(
             subject, f"{name}, no revision set", "a pinned commit", f"set {key}.revision to the commit recorded"
         )
-    return ok(subject, name + (f" at {config.revision[:12]}" if config.revision else ""))
+    return ok(subject, name + (f", at {config.revision[:12]}" if config.revision else ""))
+
+
+def _weights(folder: Path) -> str:
+    """How many files of which form, and their size."""
+    files = weight_files(folder)
+    if not files:
+        return "no weights"
+    size = sum(file.stat().st_size for file in files)
+    return f"{len(files)} {files[0].suffix} file{'' if len(files) == 1 else 's'} of {size / 1e9:.2f} GB"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import json
 from dataclasses import dataclass
 from math import prod
@@ -12,10 +11,9 @@ from typing import Any
 from talon_bench.embedded import FOLDER
 from talon_bench.errors import UsageError
 from talon_bench.paths import cache_dir, shipped
+from talon_bench.repository import is_complete, needed, snapshot, weight_files
 from talon_bench.schema import HeadConfig, TargetConfig
 
-PATTERNS = ("*.json", "*.safetensors", "*.bin", "*.model", "*.jinja", "*.txt")
-"""The files that loading fetches from the hub."""
 HUB_DTYPE_BYTES = 2
 """Checkpoints on the hub are taken to be stored in 16 bits."""
 PATIENCE_S = 15
@@ -68,11 +66,11 @@ def source_of(config: TargetConfig | HeadConfig) -> str:
 
 
 def stored(folder: Path) -> Stored:
-    """Sizes of the weight files in `folder`, from their headers; of pickled ones only the bytes are known."""
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        return Stored(sum(file.stat().st_size for file in folder.glob("*.bin")), None)
-    return Stored(sum(file.stat().st_size for file in files), sum(_parameters(file) for file in files))
+    """Sizes of the weight files in `folder` that loading reads, from their headers; of pickled ones only the bytes are known."""
+    files = weight_files(folder)
+    pickled = any(file.suffix == ".bin" for file in files)
+    size = sum(file.stat().st_size for file in files)
+    return Stored(size, None if pickled or not files else sum(_parameters(file) for file in files))
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -87,7 +85,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def ask_hub(name: str, hub: str, revision: str | None) -> Remote:
-    """Sizes and terms of a repository on the hub; UsageError when the hub does not answer."""
+    """Terms of a repository on the hub and the size of the files that loading needs; UsageError when the hub does not answer."""
     from huggingface_hub import HfApi
 
     try:
@@ -98,40 +96,23 @@ def ask_hub(name: str, hub: str, revision: str | None) -> Remote:
             f"{name}: the hub says nothing of {hub} ({type(error).__name__}); check the id and the network,"
             " or leave plan.check_hub out"
         ) from error
-    size = sum(
-        file.size or 0
-        for file in info.siblings or []
-        if any(fnmatch.fnmatch(file.rfilename, pattern) for pattern in PATTERNS)
-    )
+    sizes = {file.rfilename: file.size or 0 for file in info.siblings or []}
+    size = sum(sizes[name] for name in needed(sizes))
     licence = getattr(info.card_data, "license", None) if info.card_data else None
     return Remote(size, bool(info.gated), licence, info.sha)
 
 
 def _cached(hub: str, revision: str | None) -> Path | None:
     """The hub cache's complete snapshot of a repository, if there is one."""
-    from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
     try:
-        folder = Path(snapshot_download(hub, revision=revision, local_files_only=True))
+        folder = snapshot(hub, revision, local_files_only=True)
     except HFValidationError as error:
         raise UsageError(f"{hub} is no hub id; expected OWNER/NAME") from error
     except (LocalEntryNotFoundError, OSError):
         return None
-    return folder if _complete(folder) else None
-
-
-def _complete(folder: Path) -> bool:
-    """Whether config.json and all weight files are there, those that an index names included."""
-    if not (folder / "config.json").is_file():
-        return False
-    for index in folder.glob("*.index.json"):
-        shards = set(json.loads(index.read_text(encoding="utf-8")).get("weight_map", {}).values())
-        if shards and all((folder / shard).is_file() for shard in shards):
-            return True
-    if list(folder.glob("*.index.json")):
-        return False
-    return any(list(folder.glob(pattern)) for pattern in ("*.safetensors", "*.bin"))
+    return folder if is_complete(folder) else None
 
 
 def _parameters(file: Path) -> int:

@@ -32,6 +32,9 @@ def load_prompts(dataset: DatasetConfig, data: DataConfig) -> PromptSet:
         found = prepared.read(_root(data), dataset.name, name, split)
         prompts, left_out = _parse(found, loader, prepared.from_row)
     else:
+        if loader.companion is not None and source == "hub":
+            # Where it is missing, nothing should have been fetched.
+            _companion(dataset, data, loader.companion, source)
         found = _read(source, dataset, data, loader, variant)
         if loader.companion is not None:
             companion = _companion(dataset, data, loader.companion, source)

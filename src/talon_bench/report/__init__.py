@@ -5,6 +5,7 @@ tables      main table (paper table 1 layout), detail table, and the files of ev
 cells       rows against data sets: intervals, mean over data sets, the best of a column
 ablation    a swept setting against data sets
 efficiency  MAT, eta and gamma beside the speedup that they predict
+roofline    how near passes come to the bandwidth of memory
 groups      what the rows of several runs are called
 render      CSV, Markdown and LaTeX
 paper       published numbers beside ours

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from talon_bench.metrics import BASELINE, PAIR, paired_cells, paired_prompts
+from talon_bench.metrics import BASELINE, EAGER, PAIR, paired_cells, paired_prompts
 from talon_bench.report.load import RunData
-from talon_bench.stats import interval, mean_ratios, ratios_of_sums
+from talon_bench.stats import Estimate, interval, mean_ratios, ratios_of_sums
 
 CELLS = ("speedup", "ci_low", "ci_high", "mat", "eta", "best")
+SPEEDUPS = {BASELINE: "speedup [95 % CI]", EAGER: "speedup vs AR eager [95 % CI]"}
+"""What readers call a speedup, by its baseline. The second stands only where its baseline was measured."""
 DATASETS = ("alpaca", "gsm8k", "humaneval", "mt_bench", "qa", "cnn_dm")
 """Columns in the order of the paper's tables; other data sets follow as they come."""
 MEAN = "mean"
@@ -39,11 +41,18 @@ class Entry:
     method: str
 
 
+def speedup_columns(baseline: str) -> tuple[str, str, str]:
+    """The columns of the speedup over `baseline` and the ends of its interval."""
+    over = "" if baseline == BASELINE else f" over {baseline}"
+    return f"speedup{over}", f"ci_low{over}", f"ci_high{over}"
+
+
 def cell_table(entries: Sequence[Entry], names: Sequence[str]) -> pd.DataFrame:
     """Index `names` (group, label) in the order of `entries`, columns (data set, one of `CELLS`).
 
-    `best` is the fastest lossless method of a column and group where it is separated from all others. With
-    more than one data set a column `MEAN` follows.
+    A data set with runs of another baseline of `SPEEDUPS` has the `speedup_columns` of that one too. `best` is the fastest
+    lossless method of a column and group where it is separated from all others. With more than one data set a column
+    `MEAN` follows.
     """
     rows: dict[tuple[str, str | float], dict] = {}
     for entry in entries:
@@ -52,11 +61,19 @@ def cell_table(entries: Sequence[Entry], names: Sequence[str]) -> pd.DataFrame:
     for group in dict.fromkeys(entry.group for entry in entries):
         members = [entry for entry in entries if entry.group == group]
         for label, dataset, values in [*_measured(members), *_means(members)]:
-            rows[group, label].update({(dataset, name): value for name, value in zip(CELLS, values, strict=True)})
+            rows[group, label].update({(dataset, name): value for name, value in values.items()})
     groups = list(dict.fromkeys(group for group, _ in rows))
     keys = sorted(rows, key=lambda key: groups.index(key[0]))
-    columns = pd.MultiIndex.from_product(
-        [[*datasets, MEAN] if len(datasets) > 1 else datasets, CELLS], names=["dataset", None]
+    filled = {place for row in rows.values() for place in row}
+    others = [name for baseline in SPEEDUPS if baseline != BASELINE for name in speedup_columns(baseline)]
+    columns = pd.MultiIndex.from_tuples(
+        [
+            (dataset, name)
+            for dataset in ([*datasets, MEAN] if len(datasets) > 1 else datasets)
+            for name in (*CELLS, *others)
+            if name in CELLS or (dataset, name) in filled
+        ],
+        names=["dataset", None],
     )
     frame = pd.DataFrame([rows[key] for key in keys], index=pd.MultiIndex.from_tuples(keys, names=names))
     frame = frame.reindex(columns=columns)
@@ -83,21 +100,22 @@ def best_method(run: RunData, methods: Sequence[str] | None = None) -> str | Non
     return best if all(ratio.low > 1.0 for ratio in ratios) else None
 
 
-def _measured(entries: Sequence[Entry]) -> list[tuple]:
-    """(label, data set, values of `CELLS`) of every entry of a group."""
+def _measured(entries: Sequence[Entry]) -> list[tuple[str | float, str, dict]]:
+    """(label, data set, value by column) of every entry of a group."""
     cells = []
     for path in dict.fromkeys(entry.run.path for entry in entries):
         members = [entry for entry in entries if entry.run.path == path]
-        best = best_method(members[0].run, [entry.method for entry in members])
+        run = members[0].run
+        best = best_method(run, [entry.method for entry in members])
         for entry in members:
-            row = entry.run.summaries[entry.method]
-            values = (row.speedup, *row.speedup_ci95, row.mat, row.eta, entry.method == best)
-            cells.append((entry.label, entry.run.dataset, values))
+            row = run.summaries[entry.method]
+            ratios = {baseline: by_method[entry.method] for baseline, by_method in run.speedups.items()}
+            cells.append((entry.label, run.dataset, _cell(ratios, row.mat, row.eta, entry.method == best)))
     return cells
 
 
-def _means(entries: Sequence[Entry]) -> list[tuple]:
-    """(label, `MEAN`, values of `CELLS`) of the rows that have all data sets of a group; nothing for a single one."""
+def _means(entries: Sequence[Entry]) -> list[tuple[str | float, str, dict]]:
+    """(label, `MEAN`, value by column) of the rows that have all data sets of a group; nothing for a single one."""
     runs = {entry.run.dataset: entry.run for entry in entries}
     by_label: dict[str | float, dict[str, str]] = {}
     for entry in entries:
@@ -105,27 +123,43 @@ def _means(entries: Sequence[Entry]) -> list[tuple]:
     whole = {label: methods for label, methods in by_label.items() if methods.keys() == runs.keys()}
     if len(runs) < 2 or not whole:
         return []
-    values, draws = mean_ratios(
-        [
-            paired_cells(run.measured[0], BASELINE, [methods[dataset] for methods in whole.values()])
-            for dataset, run in runs.items()
-        ]
-    )
+    rows = list(whole.values())
+    baselines = [name for name in SPEEDUPS if all(name in run.speedups for run in runs.values())]
+    ratios = {baseline: _mean_speedups(runs, rows, baseline) for baseline in baselines}
+    values = [ratio.value for ratio in ratios[BASELINE]]
     rivals = [
         column
-        for column, methods in enumerate(whole.values())
+        for column, methods in enumerate(rows)
         if all(_is_rival(runs[dataset], method) for dataset, method in methods.items()) and values[column] > 0
     ]
-    rows = list(whole.values())
     place = _best_mean(runs, [rows[column] for column in rivals], [values[column] for column in rivals])
     best = None if place is None else rivals[place]
     cells = []
     for column, (label, methods) in enumerate(whole.items()):
         summaries = [run.summaries[methods[dataset]] for dataset, run in runs.items()]
-        speedup = interval(float(values[column]), None if draws is None else draws[:, column])
         mat, eta = (sum(getattr(row, name) for row in summaries) / len(summaries) for name in ("mat", "eta"))
-        cells.append((label, MEAN, (speedup.value, speedup.low, speedup.high, mat, eta, column == best)))
+        own = {baseline: means[column] for baseline, means in ratios.items()}
+        cells.append((label, MEAN, _cell(own, mat, eta, column == best)))
     return cells
+
+
+def _mean_speedups(runs: Mapping[str, RunData], rows: Sequence[Mapping[str, str]], baseline: str) -> list[Estimate]:
+    """The mean over data sets of each row's speedup over `baseline`; `rows` hold their method by data set."""
+    values, draws = mean_ratios(
+        [
+            paired_cells(run.measured[0], baseline, [methods[dataset] for methods in rows])
+            for dataset, run in runs.items()
+        ]
+    )
+    return [interval(float(value), None if draws is None else draws[:, row]) for row, value in enumerate(values)]
+
+
+def _cell(ratios: Mapping[str, Estimate], mat: float, eta: float, best: bool) -> dict[str, float | bool]:
+    """Values by column; `ratios` are speedups by baseline."""
+    found: dict[str, float | bool] = {"mat": mat, "eta": eta, "best": best}
+    for baseline, ratio in ratios.items():
+        found |= zip(speedup_columns(baseline), (ratio.value, ratio.low, ratio.high), strict=True)
+    return found
 
 
 def _best_mean(runs: Mapping[str, RunData], rivals: Sequence[Mapping[str, str]], means: Sequence[float]) -> int | None:

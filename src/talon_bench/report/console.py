@@ -5,28 +5,37 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from talon_bench.metrics import MethodSummary
 from talon_bench.report.render import number, speedup_text
+from talon_bench.stats import Estimate
 
 
 def summary_table(
-    summaries: Sequence[MethodSummary], labels: Mapping[str, str] | None = None, title: str | None = None
+    summaries: Sequence[MethodSummary],
+    labels: Mapping[str, str] | None = None,
+    title: str | None = None,
+    over_eager: Mapping[str, Estimate] | None = None,
 ) -> Table:
     """One row per method, at most 100 columns wide for labels of up to 28 characters; longer ones wrap.
 
-    "equal" counts the prompts whose ids are AR's, "other" is the share of decode time outside draft and
-    verification.
+    `over_eager`: speedup over AR launched kernel by kernel, by method, for a second column of speedups. "equal" counts the
+    prompts whose ids are AR's, "other" is the share of decode time outside draft and verification.
     """
-    table = Table(title=title, title_justify="left")
+    # A second interval leaves no room for lines between the columns.
+    tight = {"box": SIMPLE_HEAD, "collapse_padding": True, "pad_edge": False} if over_eager else {}
+    table = Table(title=title, title_justify="left", **tight)
     table.add_column("method", overflow="fold", max_width=28)
-    for heading in ("speedup [95 % CI]", "MAT", "η", "tok/s", "predicted", "other", "equal"):
+    second = ("speedup vs\nAR eager [95 % CI]",) if over_eager else ()
+    for heading in ("speedup [95 % CI]", *second, "MAT", "η", "tok/s", "predicted", "other", "equal"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in summaries:
+        ratios = [Estimate(row.speedup, *row.speedup_ci95), *([over_eager[row.method]] if over_eager else [])]
         table.add_row(
             (labels or {}).get(row.method, row.method),
-            speedup_text(row.speedup, *row.speedup_ci95),
+            *(speedup_text(ratio.value, ratio.low, ratio.high) for ratio in ratios),
             number(row.mat),
             number(row.eta),
             number(row.tokens_per_second, 1),

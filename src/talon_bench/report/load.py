@@ -14,8 +14,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from talon_bench.errors import UsageError
-from talon_bench.metrics import BASELINE, KEYS, MethodSummary, decode_tokens, measured, summarise
+from talon_bench.metrics import (
+    BASELINE,
+    EAGER,
+    KEYS,
+    MethodSummary,
+    decode_tokens,
+    measured,
+    speedups_over,
+    summarise,
+)
 from talon_bench.records import SCHEMA
+from talon_bench.stats import Estimate
 
 _COUNTS = (
     ("count", "emitted"),
@@ -62,6 +72,14 @@ class RunData:
     def summaries(self) -> dict[str, MethodSummary]:
         """Metrics by method name, in line-up order."""
         return {row.method: row for row in summarise(self.turns, self.rounds, methods=list(self.methods))}
+
+    @cached_property
+    def speedups(self) -> dict[str, dict[str, Estimate]]:
+        """By baseline, then by method: over AR, and over AR launched kernel by kernel where that was measured."""
+        found = {BASELINE: {name: Estimate(row.speedup, *row.speedup_ci95) for name, row in self.summaries.items()}}
+        if EAGER in self.summaries and self.summaries[EAGER].turns:
+            found[EAGER] = speedups_over(self.measured[0], EAGER, list(self.methods))[1]
+        return found
 
     @cached_property
     def measured(self) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -1,6 +1,6 @@
 """Tables as CSV, Markdown and LaTeX, and how a number is printed everywhere.
 
-A table with two-level columns (data set, one of `cells.CELLS`) shrinks to speedup, MAT and η per data set for
+A table with two-level columns (data set, one of `cells.CELLS`) shrinks to speedups, MAT and η per data set for
 readers; any other table is printed as it is. In CSV everything stays, and the notes are comment lines:
 `pandas.read_csv(path, comment="#")` reads the table back.
 """
@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 import pandas as pd
 
+from talon_bench.report.cells import BASELINE, SPEEDUPS, speedup_columns
 from talon_bench.report.notes import INTERVAL_MARK, LOSSY_MARK
 
 _LATEX = {char: f"\\{char}" for char in "&%$#_{}"} | {
@@ -94,6 +95,15 @@ def speedup_text(value: float, low: float, high: float) -> str:
     return number(value) if value == low == high == 1 else interval_text(value, low, high)
 
 
+def speedup_texts(part: pd.DataFrame) -> dict[str, list[str]]:
+    """Speedups with their intervals by baseline, of the columns of one data set."""
+    return {
+        baseline: list(map(speedup_text, *(part[name] for name in speedup_columns(baseline))))
+        for baseline in SPEEDUPS
+        if speedup_columns(baseline)[0] in part
+    }
+
+
 def _display(frame: pd.DataFrame, bold: Callable[[str], str], escape: Callable[[str], str]) -> pd.DataFrame:
     """The frame as strings; a table of cells shrinks to speedup, MAT and η per data set."""
     if frame.columns.nlevels == 1:
@@ -105,12 +115,12 @@ def _display(frame: pd.DataFrame, bold: Callable[[str], str], escape: Callable[[
     }
     for dataset in frame.columns.unique(0):
         part = frame[dataset]
-        texts = map(speedup_text, part["speedup"], part["ci_low"], part["ci_high"])
-        speedups = [
-            bold(escape(cell)) if best else escape(cell) for cell, best in zip(texts, part["best"], strict=True)
-        ]
         heading = escape(dataset)
-        columns[(heading, escape("speedup [95 % CI]"))] = speedups
+        for baseline, texts in speedup_texts(part).items():
+            marks = part["best"] if baseline == BASELINE else [False] * len(texts)
+            columns[(heading, escape(SPEEDUPS[baseline]))] = [
+                bold(escape(cell)) if best else escape(cell) for cell, best in zip(texts, marks, strict=True)
+            ]
         columns[(heading, "MAT")] = [number(value) for value in part["mat"]]
         columns[(heading, escape("η"))] = [number(value) for value in part["eta"]]
     return pd.DataFrame(columns)

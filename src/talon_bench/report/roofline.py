@@ -15,12 +15,18 @@ import pandas as pd
 
 from talon_bench.report.groups import marked, row_groups
 from talon_bench.report.load import RunData
+from talon_bench.report.notes import name
+from talon_bench.report.render import number
 
 ROOFLINE_NOTE = (
     "bytes / (time x bandwidth): bytes are the weights that a pass multiplies with and the keys and values of the committed"
-    " tokens, bandwidth is what a sum over memory reached before the run. `decode` is both phases over all decode time."
+    " tokens, bandwidth is what a sum over memory reached before the run. GB and ms are those of a pass. Decode is both phases"
+    " over all decode time; its GB and ms are those of a round."
 )
 
+PHASES = ("verify", "draft", "decode")
+
+_ROW = ["target", "dataset", "method"]
 _ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
@@ -68,15 +74,37 @@ def roofline_table(runs: Sequence[RunData]) -> pd.DataFrame:
     """
     rows = []
     for group, run in zip(row_groups(runs), runs, strict=True):
-        bandwidth = run.info["provenance"].get("read_gb_s")
-        if bandwidth is None or target_bytes(run.info) is None:
+        if not _on_record(run):
             continue
+        bandwidth = run.info["provenance"]["read_gb_s"]
         for method in run.methods:
             for phase, (passes, gb, ms) in phase_traffic(run, method).items():
                 cells = {"target": group, "dataset": run.dataset, "method": marked(run, method), "phase": phase}
                 cells |= {"passes": passes, "GB": gb / passes, "ms": ms / passes}
                 rows.append(cells | {"GB/s": gb / ms * 1e3, "share": gb / ms * 1e3 / bandwidth})
     return pd.DataFrame(rows)
+
+
+def roofline_text(table: pd.DataFrame) -> pd.DataFrame:
+    """`roofline_table` for readers: one row per run x method, phases side by side, every number as text; n/a without passes."""
+    rows = []
+    for place, phases in table.groupby(_ROW, sort=False):
+        cells = dict(zip(_ROW, place, strict=True))
+        by_phase = phases.set_index("phase")[["GB", "ms", "GB/s", "share"]].reindex(PHASES)
+        for phase, own in by_phase.iterrows():
+            cells |= {f"{phase} GB": number(own["GB"], 3), f"{phase} ms": number(own["ms"])}
+            cells[f"{phase} share"] = "n/a" if pd.isna(own["share"]) else f"{100 * own['share']:.1f} %"
+        rows.append(cells | {"decode GB/s": number(by_phase.loc["decode", "GB/s"], 1)})
+    text = pd.DataFrame(rows)
+    places = text[["target", "dataset"]]
+    text.loc[(places == places.shift()).all(axis=1), ["target", "dataset"]] = ""
+    return text
+
+
+def roofline_notes(runs: Sequence[RunData]) -> list[str]:
+    """What the shares are of, and the bandwidth of each run that has rows."""
+    found = [f"{name(run)} {run.info['provenance']['read_gb_s']:.1f}" for run in runs if _on_record(run)]
+    return [ROOFLINE_NOTE, f"Bandwidth in GB/s: {', '.join(found)}."]
 
 
 def phase_traffic(run: RunData, method: str) -> dict[str, tuple[int, float, float]]:
@@ -97,3 +125,8 @@ def phase_traffic(run: RunData, method: str) -> dict[str, tuple[int, float, floa
         gb += draft_gb
     decode_ms = rounds[["draft_ms", "verify_ms", "other_ms"]].to_numpy().sum()
     return found | {"decode": (len(rounds), gb, decode_ms)}
+
+
+def _on_record(run: RunData) -> bool:
+    """Whether the run recorded both the bytes of a pass and the bandwidth."""
+    return run.info["provenance"].get("read_gb_s") is not None and target_bytes(run.info) is not None

@@ -1,6 +1,6 @@
-"""The tables of finished runs: main results, every metric, ablations, draft efficiency; and the files they become.
+"""The tables of finished runs: main results, every metric, ablations, efficiency, roofline; and the files they become.
 
-Table functions hold plain numbers, except `efficiency_text`; `render` formats them and sets the notes under them.
+Table functions hold plain numbers, except those named `_text`; `render` formats them and sets the notes under them.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ from pathlib import Path
 
 import pandas as pd
 
+from talon_bench.metrics import EAGER
 from talon_bench.report.ablation import ablation_notes, ablation_table
-from talon_bench.report.cells import MEAN, MEAN_NOTE, Entry, best_method, cell_table
+from talon_bench.report.cells import MEAN, MEAN_NOTE, Entry, best_method, cell_table, speedup_columns
 from talon_bench.report.efficiency import EFFICIENCY_NOTE, efficiency_table, efficiency_text
 from talon_bench.report.groups import folder_names, marked, row_groups
 from talon_bench.report.load import RunData
 from talon_bench.report.notes import notes
 from talon_bench.report.render import latex_document, number, speedup_text, to_csv, to_latex, to_markdown
+from talon_bench.report.roofline import roofline_notes, roofline_table, roofline_text
 from talon_bench.report.sweeps import families
 
 __all__ = [
@@ -37,7 +39,7 @@ _OWN_COLUMN = ("policy", "head", "lossless", "label", "budget")
 
 
 def main_table(runs: Sequence[RunData]) -> pd.DataFrame:
-    """Index (target, method), columns (data set, one of `cells.CELLS`), methods in line-up order.
+    """Index (target, method), columns as `cells.cell_table` has them, methods in line-up order.
 
     A target stands once for each combination of settings that its runs differ in, lower temperatures first, so
     no cell is ever overwritten. A method that is not lossless carries a mark. `best` is the fastest lossless
@@ -67,7 +69,7 @@ def write_tables(runs: Sequence[RunData], folder: Path) -> list[Path]:
     """Writes every table that `runs` allow below `folder`; returns the paths.
 
     Plain line-ups give `table2`, sweeps an `ablation_FIELD` each, both with their details; all runs give
-    `efficiency`. `tables.tex` is a document that sets the LaTeX files.
+    `efficiency`, and `roofline` where any recorded what it takes. `tables.tex` is a document that sets the LaTeX files.
     """
     paths = []
     for field, members in families(runs).items():
@@ -78,19 +80,29 @@ def write_tables(runs: Sequence[RunData], folder: Path) -> list[Path]:
             above = ablation_notes(members, field)
             texts = _files(f"ablation_{field}", ablation_table(members, field), members, above, caption)
             paths += _write(folder, texts)
-    table = efficiency_table(runs)
-    if len(table):
-        lines, text = [*notes(runs), EFFICIENCY_NOTE], efficiency_text(table)
+    common = notes(runs)
+    if len(table := efficiency_table(runs)):
         caption = "Draft efficiency: measured speedup against the cost model"
-        texts = {
-            "efficiency.csv": to_csv(table, lines),
-            "efficiency.md": to_markdown(text, lines),
-            "efficiency.tex": to_latex(text, lines, caption, "tab:efficiency"),
-        }
+        texts = _numbers_and_text("efficiency", table, efficiency_text(table), [*common, EFFICIENCY_NOTE], caption)
+        paths += _write(folder, texts)
+    if len(table := roofline_table(runs)):
+        caption = "Share of the memory roofline: bytes that a pass must read, over what its time would let memory give"
+        texts = _numbers_and_text("roofline", table, roofline_text(table), [*common, *roofline_notes(runs)], caption)
         paths += _write(folder, texts)
     return paths + _write(
         folder, {"tables.tex": latex_document([path.name for path in paths if path.suffix == ".tex"])}
     )
+
+
+def _numbers_and_text(
+    stem: str, table: pd.DataFrame, text: pd.DataFrame, lines: Sequence[str], caption: str
+) -> dict[str, str]:
+    """Content by file name: a table as numbers for programs, as text for readers."""
+    return {
+        f"{stem}.csv": to_csv(table, lines),
+        f"{stem}.md": to_markdown(text, lines),
+        f"{stem}.tex": to_latex(text, lines, caption, f"tab:{stem}"),
+    }
 
 
 def _files(
@@ -134,6 +146,7 @@ def _detail(run: RunData, method: str, best: str | None) -> dict:
         "speedup": row.speedup,
         "CI low": row.speedup_ci95[0],
         "CI high": row.speedup_ci95[1],
+        **_over_eager(run, method),
         "best": method == best,
         "mean of prompt ratios": row.mean_of_ratios,
         "EAGLE speed.py": row.eagle_speedup,
@@ -153,3 +166,11 @@ def _detail(run: RunData, method: str, best: str | None) -> dict:
         "head": head.get("name"),
         "head sha256": (head.get("sha256") or "")[:12] or None,
     }
+
+
+def _over_eager(run: RunData, method: str) -> dict[str, float]:
+    """The speedup over AR launched kernel by kernel, of a run that measured it."""
+    if EAGER not in run.speedups:
+        return {}
+    ratio = run.speedups[EAGER][method]
+    return dict(zip(speedup_columns(EAGER), (ratio.value, ratio.low, ratio.high), strict=True))

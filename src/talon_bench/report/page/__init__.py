@@ -52,6 +52,7 @@ def page(runs: Sequence[RunData], out: Path, folders: Sequence[Path] = ()) -> st
         script=Markup(script),
         summary=content.summary(runs),
         tables=content.tables(runs),
+        roofline=content.roofline(runs),
         figures=content.figures(runs, folders),
         trees=Markup(_embedded(trees)) if trees else None,
         kept=content.kept_trees(trees),

@@ -21,6 +21,7 @@ from talon_bench.report.groups import folder_names
 from talon_bench.report.load import RunData
 from talon_bench.report.notes import DEFINITIONS, notes
 from talon_bench.report.page.tables import Table, cells_table, plain_table
+from talon_bench.report.roofline import roofline_notes, roofline_table, roofline_text
 from talon_bench.report.sweeps import families
 from talon_bench.report.tables import detail_table, main_table
 
@@ -74,6 +75,16 @@ def tables(runs: Sequence[RunData]) -> list[Table]:
         found.append(plain_table(text, efficiency[_PLACE], "Draft efficiency", [EFFICIENCY_NOTE]))
     every = plain_table(detail.drop(columns=_PLACE), detail[_PLACE], "Every metric, count and setting", [], folded=True)
     return [*found, every]
+
+
+def roofline(runs: Sequence[RunData]) -> Table | None:
+    """How near passes come to the bandwidth of memory; None where no run recorded what it takes."""
+    table = roofline_table(runs)
+    if table.empty:
+        return None
+    places = table.drop_duplicates([*_PLACE, "method"])[_PLACE]
+    text = roofline_text(table).drop(columns=_PLACE)
+    return plain_table(text, places, "Share of the memory roofline by method", roofline_notes(runs))
 
 
 def figures(runs: Sequence[RunData], folders: Sequence[Path]) -> list[Figure]:

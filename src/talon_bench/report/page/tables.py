@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from talon_bench.report.render import cell_text, number, speedup_text
+from talon_bench.report.cells import BASELINE, SPEEDUPS
+from talon_bench.report.render import cell_text, number, speedup_texts
 
 _INTERVAL = "[95 % CI]"
 
@@ -34,21 +35,24 @@ class Table:
 
 
 def cells_table(frame: pd.DataFrame, caption: str, notes: Sequence[str]) -> Table:
-    """A table of cells (`report.cells`): a group per target, and speedup, MAT and η for each data set."""
-    datasets = frame.columns.unique(0)
-    groups = []
-    for target in frame.index.unique(0):
-        rows = []
-        for label, row in frame.loc[target].iterrows():
-            cells = [Cell(f"{label:g}" if isinstance(label, float) else str(label), heading=True)]
-            for dataset in datasets:
-                own = row[dataset]
-                speedup = speedup_text(own["speedup"], own["ci_low"], own["ci_high"])
-                cells += [Cell(speedup, best=bool(own["best"])), Cell(number(own["mat"])), Cell(number(own["eta"]))]
-            rows.append(cells)
-        groups.append((str(target), rows))
-    spans = [("", 1), *((dataset, 3) for dataset in datasets)]
-    names = [str(frame.index.names[1]), *([f"speedup {_INTERVAL}", "MAT", "η"] * len(datasets))]
+    """A table of cells (`report.cells`): a group per target, and speedups, MAT and η for each data set."""
+    spans, names = [("", 1)], [str(frame.index.names[1])]
+    columns: list[list[Cell]] = [[Cell(_label(label), heading=True) for _, label in frame.index]]
+    for dataset in frame.columns.unique(0):
+        part = frame[dataset]
+        speedups = speedup_texts(part)
+        for baseline, texts in speedups.items():
+            marks = part["best"] if baseline == BASELINE else [False] * len(texts)
+            columns.append([Cell(text, best=bool(mark)) for text, mark in zip(texts, marks, strict=True)])
+        columns += [[Cell(number(value)) for value in part[name]] for name in ("mat", "eta")]
+        spans.append((dataset, len(speedups) + 2))
+        names += [*(SPEEDUPS[baseline] for baseline in speedups), "MAT", "η"]
+    rows = [list(cells) for cells in zip(*columns, strict=True)]
+    targets = list(frame.index.get_level_values(0))
+    groups = [
+        (str(target), [row for own, row in zip(targets, rows, strict=True) if own == target])
+        for target in dict.fromkeys(targets)
+    ]
     return Table(caption, spans, _headings(names), groups, list(notes))
 
 
@@ -64,6 +68,10 @@ def plain_table(
             groups.append((name, []))
         groups[-1][1].append(cells)
     return Table(caption, [], _headings(frame.columns), groups, list(notes), folded)
+
+
+def _label(label: str | float) -> str:
+    return f"{label:g}" if isinstance(label, float) else str(label)
 
 
 def _headings(names: Iterable[str]) -> list[str]:
