@@ -14,7 +14,7 @@ REPRODUCE := $(BIN)/python -m analysis.reproduce $(if $(DATA),--data $(DATA)) $(
 
 .DEFAULT_GOAL := help
 .PHONY: help setup test lint smoke reproduce-table1 reproduce-table2 reproduce-table3 sweep tables \
-        compare-paper figures report checkpoints notebooks verify-cost score plan doctor heads data data-check clean
+        compare-paper figures report checkpoints notebooks verify-cost score plan doctor gpu-check heads data data-check clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9%-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -82,6 +82,9 @@ plan: setup ## What a command would run, what it needs and how long it takes: ma
 
 doctor: setup ## Examine a target and its heads before a run: make doctor ARGS="target=llama31_8b"
 	$(BIN)/talon-bench doctor $(ARGS)
+
+gpu-check: setup ## Try the engine on a GPU, and time rounds of an 8B target: make gpu-check ARGS="gpu_check.seconds=240"
+	$(BIN)/talon-bench gpu-check $(ARGS)
 
 heads: setup ## Train draft heads for the embedded default: make heads DATA=... OUT=FOLDER [ARGS="trainer.kind=eagle2"]
 	$(BIN)/python -m talon_bench.training training=smollm2 work=$(or $(OUT),results/local/training) data.root=$(or $(DATA),$(error set DATA to the folder of original files, training sources among them)) $(ARGS)

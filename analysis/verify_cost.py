@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +19,7 @@ import torch
 from analysis.command import guarded
 from talon_bench import provenance
 from talon_bench.compose import compose_config
+from talon_bench.gpu_check.timing import interleaved
 from talon_bench.loading import load_target
 from talon_bench.target import Target
 
@@ -27,26 +27,21 @@ TOKENS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 60, 80, 100)
 
 
 def cost_rows(target: Target, context: int, repeats: int) -> list[dict]:
-    """One row per tree size: tokens and the median, 10th and 90th percentile of the pass, in ms.
-
-    Sizes are measured in turn, `repeats` times over, so that drift of the machine meets all of them.
-    """
+    """One row per tree size: tokens and the median, 10th and 90th percentile of the pass, in ms."""
     target.allocate(context + max(TOKENS))
     vocabulary = target.shape.vocab_size
     target.prefill([token % vocabulary for token in range(context)])
-    spent: dict[int, list[float]] = {tokens: [] for tokens in TOKENS}
-    for repeat in range(repeats + 1):
-        for tokens in TOKENS:
-            ids = torch.arange(tokens, device=target.device) % vocabulary
-            depths = torch.arange(tokens, device=target.device)
-            visible = torch.ones(tokens, tokens, dtype=torch.bool, device=target.device).tril() if tokens > 1 else None
-            start = time.perf_counter()
-            target.verify(ids, depths, visible)[0, 0].item()
-            if repeat > 0:  # the first round warms up
-                spent[tokens].append((time.perf_counter() - start) * 1e3)
+
+    def one_pass(tokens: int) -> Callable[[], object]:
+        ids = torch.arange(tokens, device=target.device) % vocabulary
+        depths = torch.arange(tokens, device=target.device)
+        visible = torch.ones(tokens, tokens, dtype=torch.bool, device=target.device).tril() if tokens > 1 else None
+        return lambda: target.verify(ids, depths, visible)
+
+    times = interleaved({tokens: one_pass(tokens) for tokens in TOKENS}, repeats, target.device)
     rows = []
-    for tokens, values in spent.items():
-        low, median, high = np.percentile(values, [10, 50, 90])
+    for tokens, spent in times.items():
+        low, median, high = np.percentile(spent.device, [10, 50, 90])
         rows.append({"tokens": tokens, "ms_median": median, "ms_p10": low, "ms_p90": high})
     return rows
 

@@ -1,4 +1,4 @@
-"""`python -m talon_bench`, or `talon-bench`: measure a line-up, or plan or examine one.
+"""`python -m talon_bench`, or `talon-bench`: measure a line-up, plan or examine one, or try the engine on a GPU.
 
 python -m talon_bench dataset=gsm8k lineup=table2 data.root=FOLDER
 python -m talon_bench +sweep=alpha
@@ -6,6 +6,7 @@ python -m talon_bench -m method.alpha=0.01,0.03
 python -m talon_bench +experiment=table2_embedded
 python -m talon_bench plan +experiment=table1 plan.gpu=H200
 python -m talon_bench doctor target=llama31_8b
+python -m talon_bench gpu-check
 """
 
 from __future__ import annotations

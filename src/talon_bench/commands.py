@@ -1,4 +1,4 @@
-"""The words of the command line beside a measurement, `talon-bench plan ...` and `talon-bench doctor ...`, and their options."""
+"""The words of the command line beside a measurement, such as `talon-bench plan ...`, and their options."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from omegaconf import OmegaConf
 
 from talon_bench.errors import UsageError
 
-COMMANDS = {"plan": "talon_bench.plan.command", "doctor": "talon_bench.doctor.command"}
+COMMANDS = {
+    "plan": "talon_bench.plan.command",
+    "doctor": "talon_bench.doctor.command",
+    "gpu-check": "talon_bench.gpu_check.command",
+}
 """The module of each word; its `main(arguments) -> status` runs it."""
 
 _WORD = re.compile(r"[A-Za-z][\w-]*")
@@ -40,8 +44,9 @@ def take_command(arguments: Sequence[str]) -> tuple[Callable[[Sequence[str]], in
         return None
     word = arguments[place]
     if word not in COMMANDS:
+        *first, last = COMMANDS
         raise UsageError(
-            f"unknown command {word}; expected {' or '.join(COMMANDS)} as the first word,"
+            f"unknown command {word}; expected {', '.join(first)} or {last} as the first word,"
             " or overrides such as dataset=gsm8k for a measurement"
         )
     rest = [*arguments[:place], *arguments[place + 1 :]]
@@ -51,19 +56,22 @@ def take_command(arguments: Sequence[str]) -> tuple[Callable[[Sequence[str]], in
 def parse(word: str, schema: type, arguments: Sequence[str]) -> Request:
     """Split the arguments behind `word`: `word.NAME=VALUE` are fields of the dataclass `schema`, the rest is Hydra's.
 
+    A hyphen of the word is an underscore in its options.
+
     Raises UsageError for an option that is not a field, for a second command word and for a switch other than -m and
     --help; OmegaConf's errors for a value of the wrong type.
     """
     known = [option.name for option in fields(schema)]
+    group = _group(word)
     dotted, overrides = [], []
     for argument in arguments:
         name, equals, _ = argument.partition("=")
-        if name.startswith(f"{word}."):
-            dotted.append(_option(word, name.removeprefix(f"{word}."), known, argument if equals else None))
+        if name.startswith(f"{group}."):
+            dotted.append(_option(group, name.removeprefix(f"{group}."), known, argument if equals else None))
         elif argument.startswith("-") and argument not in (*_MULTIRUN, *_HELP):
-            raise UsageError(f"{word} has no switch {name}; expected -m, overrides, or {word}.{known[0]}=VALUE")
+            raise UsageError(f"{word} has no switch {name}; expected -m, overrides, or {group}.{known[0]}=VALUE")
         elif _WORD.fullmatch(argument):
-            raise UsageError(f"{argument} is no override; expected GROUP=NAME, KEY=VALUE or {word}.{known[0]}=VALUE")
+            raise UsageError(f"{argument} is no override; expected GROUP=NAME, KEY=VALUE or {group}.{known[0]}=VALUE")
         elif not argument.startswith("-"):
             overrides.append(argument)
     options = OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.from_dotlist(dotted))
@@ -75,18 +83,25 @@ def parse(word: str, schema: type, arguments: Sequence[str]) -> Request:
     )
 
 
-def _option(word: str, name: str, known: list[str], argument: str | None) -> str:
+def _group(word: str) -> str:
+    """What stands before the dot of a command's own options."""
+    return word.replace("-", "_")
+
+
+def _option(group: str, name: str, known: list[str], argument: str | None) -> str:
     """The option as OmegaConf's "name=value"."""
     if name not in known:
-        raise UsageError(f"unknown option {word}.{name}; expected one of {', '.join(f'{word}.{key}' for key in known)}")
+        raise UsageError(
+            f"unknown option {group}.{name}; expected one of {', '.join(f'{group}.{key}' for key in known)}"
+        )
     if argument is None:
-        raise UsageError(f"{word}.{name} has no value; write {word}.{name}=VALUE")
-    return argument.removeprefix(f"{word}.")
+        raise UsageError(f"{group}.{name} has no value; write {group}.{name}=VALUE")
+    return argument.removeprefix(f"{group}.")
 
 
 def usage(word: str, purpose: str, schema: type) -> str:
     """The text of --help: purpose, form, and each option with its default."""
-    options = "\n".join(f"  {word}.{option.name}={_text(option.default)}" for option in fields(schema))
+    options = "\n".join(f"  {_group(word)}.{option.name}={_text(option.default)}" for option in fields(schema))
     return f"{purpose}\n\n  talon-bench {word} [-m] [OVERRIDES] [OPTIONS]\n\noptions and their defaults:\n{options}"
 
 
