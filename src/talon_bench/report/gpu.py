@@ -15,7 +15,7 @@ import pandas as pd
 
 from talon_bench.errors import UsageError
 from talon_bench.gpu_check.record import SCHEMA
-from talon_bench.metrics import BASELINE
+from talon_bench.metrics import BASELINE, EAGER
 from talon_bench.report.paper import NAMES
 from talon_bench.report.render import interval_text, number, to_csv, to_latex, to_markdown
 from talon_bench.stats import Estimate, ratio_of_sums
@@ -23,7 +23,6 @@ from talon_bench.stats import Estimate, ratio_of_sums
 Check = dict[str, Any]
 
 LED = "led"
-EAGER = "ar_eager"
 PHASES = {"draft ms": "draft_ms", "verify ms": "verify_ms", "host and other ms": "other_ms"}
 SOURCE = "TALON"
 """The paper whose MAT is projected, at temperature 0."""
