@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from analysis.command import guarded
 from talon_bench import provenance
 from talon_bench.compose import compose_config
+from talon_bench.gpu_check.costs import verification
 from talon_bench.gpu_check.timing import interleaved
 from talon_bench.loading import load_target
 from talon_bench.target import Target
@@ -31,14 +31,7 @@ def cost_rows(target: Target, context: int, repeats: int) -> list[dict]:
     target.allocate(context + max(TOKENS))
     vocabulary = target.shape.vocab_size
     target.prefill([token % vocabulary for token in range(context)])
-
-    def one_pass(tokens: int) -> Callable[[], object]:
-        ids = torch.arange(tokens, device=target.device) % vocabulary
-        depths = torch.arange(tokens, device=target.device)
-        visible = torch.ones(tokens, tokens, dtype=torch.bool, device=target.device).tril() if tokens > 1 else None
-        return lambda: target.verify(ids, depths, visible)
-
-    times = interleaved({tokens: one_pass(tokens) for tokens in TOKENS}, repeats, target.device)
+    times = interleaved({tokens: verification(target, tokens) for tokens in TOKENS}, repeats, target.device)
     rows = []
     for tokens, spent in times.items():
         low, median, high = np.percentile(spent.device, [10, 50, 90])

@@ -95,9 +95,9 @@ def test_verify_cost_measures_every_tree_size_behind_the_context(
     seen = []
     real = verify_cost.Target.verify
 
-    def verify(self, tokens, depths, visible):
+    def verify(self, tokens, depths, visible, eager=False):
         seen.append((self.cache.length, len(tokens), None if visible is None else int(visible.sum())))
-        return real(self, tokens, depths, visible)
+        return real(self, tokens, depths, visible, eager)
 
     monkeypatch.setattr(verify_cost.Target, "verify", verify)
     out = tmp_path / "deep" / "cost.json"

@@ -284,11 +284,11 @@ def test_the_drivers_tool_is_read_or_done_without(monkeypatch) -> None:
         answers["command"] = command
         return type("Done", (), answers)
 
-    monkeypatch.setattr(device_module.subprocess, "run", run)
+    monkeypatch.setattr(subprocess, "run", run)
     found = device_module._nvidia_smi("0a1b")
     assert (found["driver_version"], found["clocks.sm"], found["power.limit"]) == ("570.86", "1980 MHz", "700 W")
     assert answers["command"][1] == "--id=GPU-0a1b"
     answers["returncode"] = 9
     assert device_module._nvidia_smi(None) is None
-    monkeypatch.setattr(device_module.subprocess, "run", lambda *_, **__: (_ for _ in ()).throw(FileNotFoundError()))
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: (_ for _ in ()).throw(FileNotFoundError()))
     assert device_module._nvidia_smi(None) is None

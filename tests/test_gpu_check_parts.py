@@ -32,7 +32,7 @@ from talon_bench.gpu_check.context import Context
 from talon_bench.gpu_check.led import LedTarget
 from talon_bench.gpu_check.rounds import RandomPrompts, _finding
 from talon_bench.gpu_check.scale import FULL, SMALL, TINY
-from talon_bench.gpu_check.timing import interleaved, median
+from talon_bench.gpu_check.timing import interleaved
 from talon_bench.plan.sizes import head_parameters, target_size
 from talon_bench.policies import Eagle, Talon, chain
 from talon_bench.sampling import Sampler
@@ -268,13 +268,13 @@ def test_timing_ends_with_the_time_but_not_without_a_result(monkeypatch) -> None
 
 
 def test_the_median_and_its_interval() -> None:
-    found = median([3.0, 1.0, 2.0, 5.0, 4.0])
+    found = stats.median([3.0, 1.0, 2.0, 5.0, 4.0])
     assert found.value == 3.0
     assert 1.0 <= found.low < 3.0 < found.high <= 5.0
-    assert median([7.0]).value == 7.0
-    wide, narrow = median([1.0, 9.0] * 4), median([1.0, 9.0] * 4 + [5.0] * 40)
+    assert stats.median([7.0]).value == 7.0
+    wide, narrow = stats.median([1.0, 9.0] * 4), stats.median([1.0, 9.0] * 4 + [5.0] * 40)
     assert narrow.high - narrow.low < wide.high - wide.low
-    assert (median([2.0] * 9), stats.CONFIDENCE) == (stats.Estimate(2.0, 2.0, 2.0), 0.95)
+    assert (stats.median([2.0] * 9), stats.CONFIDENCE) == (stats.Estimate(2.0, 2.0, 2.0), 0.95)
 
 
 def test_random_prompts_are_the_same_for_a_message() -> None:

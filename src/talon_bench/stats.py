@@ -112,6 +112,15 @@ def interval(value: float, draws: np.ndarray | None) -> Estimate:
     return Estimate(value, float(low), float(high))
 
 
+def median(values: Sequence[float]) -> Estimate:
+    """The median with its 95 % bootstrap interval (percentile)."""
+    sample = np.asarray(values, dtype=np.float64)
+    if len(sample) < 2:
+        return interval(float(sample[0]) if len(sample) else float("nan"), None)
+    picks = np.random.default_rng(SEED).integers(0, len(sample), size=(RESAMPLES, len(sample)))
+    return interval(float(np.median(sample)), np.median(sample[picks], axis=1))
+
+
 def mean_ratios(
     sets: Sequence[np.ndarray], *, resamples: int = RESAMPLES, seed: int = SEED
 ) -> tuple[np.ndarray, np.ndarray | None]:

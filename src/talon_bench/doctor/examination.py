@@ -10,7 +10,7 @@ from typing import Any
 from talon_bench.doctor.chat import chat
 from talon_bench.doctor.config import DoctorConfig
 from talon_bench.doctor.files import checkpoints, versions
-from talon_bench.doctor.finding import Finding, Level, fault, ok, warning
+from talon_bench.doctor.finding import Finding, Level, fault, ok, warning, worst
 from talon_bench.doctor.machine import device_and_load, memory_and_disk
 from talon_bench.doctor.neighbours import compare, written
 from talon_bench.doctor.probe import Probe, chain_of, run_probe
@@ -69,8 +69,7 @@ class Examination:
     @property
     def verdict(self) -> Level:
         """The worst of the findings."""
-        levels = {finding.level for finding in self.findings}
-        return next((level for level in ("fault", "warning") if level in levels), "ok")
+        return worst(finding.level for finding in self.findings)
 
     def as_json(self) -> dict[str, Any]:
         """The verdict as one object of schema 1: findings, and the numbers behind them."""

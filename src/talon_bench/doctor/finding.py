@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,6 +25,12 @@ class Finding:
         expected = f"; expected {self.expected}" if self.expected else ""
         fix = f"; {self.fix}" if self.fix else ""
         return f"{self.level:8}{self.subject}: {self.found}{expected}{fix}"
+
+
+def worst(levels: Iterable[Level]) -> Level:
+    """The worst of some levels, ok of none."""
+    found = set(levels)
+    return next((level for level in ("fault", "warning") if level in found), "ok")
 
 
 def ok(subject: str, found: str) -> Finding:

@@ -59,7 +59,7 @@ def memory_and_disk(plan: Plan, wanted: str) -> list[Finding]:
 
 def _gpu_processes(device: torch.device, counted: int | None) -> Finding:
     """Other processes on the GPU: by the driver's tool where it is there, else as torch counts them."""
-    others = _nvidia_smi(device.index or 0)
+    others = _others(device.index or 0)
     if others is None and counted is None:
         return warning("GPU processes", "unknown", "none but this", "install nvidia-ml-py, or look with nvidia-smi")
     if others:
@@ -72,20 +72,25 @@ def _gpu_processes(device: torch.device, counted: int | None) -> Finding:
     return ok("GPU processes", "none but this")
 
 
-def _nvidia_smi(index: int) -> list[tuple[str, str]] | None:
+def _others(index: int) -> list[tuple[str, str]] | None:
     """(program, MiB) of other processes that compute on the GPU; None where nvidia-smi is not there or fails."""
-    query = ["nvidia-smi", f"--id={index}", "--query-compute-apps=pid,process_name,used_memory"]
+    query = "--query-compute-apps=pid,process_name,used_memory"
+    rows = nvidia_smi(f"--id={index}", query, "--format=csv,noheader,nounits")
+    if rows is None:
+        return None
+    own = str(psutil.Process().pid)
+    return [(Path(row[1]).name, row[2]) for row in rows if len(row) == 3 and row[0] != own]
+
+
+def nvidia_smi(*options: str) -> list[list[str]] | None:
+    """The cells of each line that the driver's tool prints as CSV; None where it is not there or fails."""
     try:
-        done = subprocess.run(
-            [*query, "--format=csv,noheader,nounits"], capture_output=True, text=True, timeout=PATIENCE_S, check=False
-        )
+        done = subprocess.run(["nvidia-smi", *options], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     if done.returncode != 0:
         return None
-    rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line.strip()]
-    own = str(psutil.Process().pid)
-    return [(Path(row[1]).name, row[2]) for row in rows if len(row) == 3 and row[0] != own]
+    return [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line.strip()]
 
 
 def _hub_cache() -> Path:

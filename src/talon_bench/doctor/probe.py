@@ -66,10 +66,14 @@ def run_probe(
         if baseline["status"] == "ok":
             ids = renderer.render([{"role": "user", "content": prompt.turns[0]}])
             answers.append((ids, baseline["output_ids"]))
-    columns = {"equals_ar": None, "margin": None, "diverged_at": None, "ar_token": None, "method_token": None}
-    frame = pd.DataFrame([{**columns, "error": None, **row} for row in turns])
     empty = {"prompt_id": [], "turn": [], "method": [], "accepted": [], "emitted": []}
-    return Probe(frame, pd.DataFrame(rounds) if rounds else pd.DataFrame(empty), answers)
+    return Probe(turn_table(turns), pd.DataFrame(rounds) if rounds else pd.DataFrame(empty), answers)
+
+
+def turn_table(turns: list[dict]) -> pd.DataFrame:
+    """Rows of `Bench.measure` with all columns that `metrics` and the verdicts read, whatever became of the answers."""
+    columns = dict.fromkeys(("error", "equals_ar", "margin", "diverged_at", "ar_token", "method_token"))
+    return pd.DataFrame([{**columns, **row} for row in turns])
 
 
 def chain_of(kind: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from talon_bench.doctor.finding import Finding, Level, fault
+from talon_bench.doctor.finding import Finding, Level, fault, worst
 from talon_bench.gpu_check.acceptance import acceptance
 from talon_bench.gpu_check.context import Context
 from talon_bench.gpu_check.costs import draft_costs, verify_costs
@@ -88,8 +88,7 @@ class Check:
 
     @property
     def verdict(self) -> Level:
-        levels = {finding["level"] for stage in self._record.stages.values() for finding in stage["findings"]}
-        return next((level for level in ("fault", "warning") if level in levels), "ok")
+        return worst(finding["level"] for stage in self._record.stages.values() for finding in stage["findings"])
 
     def _why_not(self, stage: Stage) -> str | None:
         left = self._end - time.monotonic()

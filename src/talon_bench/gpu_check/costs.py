@@ -73,7 +73,8 @@ def verification(target: Target, nodes: int, *, eager: bool = False) -> Callable
     """A pass over a chain of nodes behind what is committed."""
     depths = torch.arange(nodes, device=target.device)
     visible = torch.ones(nodes, nodes, dtype=torch.bool, device=target.device).tril() if nodes > 1 else None
-    return lambda: target.verify(depths, depths, visible, eager)
+    tokens = depths % target.shape.vocab_size
+    return lambda: target.verify(tokens, depths, visible, eager)
 
 
 def _catch_up(context: Context, committed: int, width: int) -> Callable[[], object]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import subprocess
 from typing import Any
 
 import psutil
@@ -12,7 +11,7 @@ import torch
 
 from talon_bench import provenance
 from talon_bench.doctor.finding import Finding, ok
-from talon_bench.doctor.machine import PATIENCE_S, device_and_load
+from talon_bench.doctor.machine import device_and_load, nvidia_smi
 from talon_bench.gpu_check.context import Context
 from talon_bench.plan.devices import GIB
 
@@ -55,17 +54,9 @@ def gpu_facts(device: torch.device) -> dict[str, Any] | None:
 
 def _nvidia_smi(uuid: object) -> dict[str, str] | None:
     """Driver, clocks, temperature and power as nvidia-smi prints them; None where it is not there or fails."""
-    command = ["nvidia-smi", f"--query-gpu={','.join(QUERY)}", "--format=csv,noheader"]
-    if uuid is not None:
-        command.insert(1, f"--id=GPU-{uuid}")
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    if done.returncode != 0:
-        return None
-    values = [value.strip() for value in done.stdout.splitlines()[0].split(",")]
-    return dict(zip(QUERY, values, strict=False))
+    which = [] if uuid is None else [f"--id=GPU-{uuid}"]
+    rows = nvidia_smi(*which, f"--query-gpu={','.join(QUERY)}", "--format=csv,noheader")
+    return dict(zip(QUERY, rows[0], strict=False)) if rows else None
 
 
 def peak_memory(device: torch.device) -> dict[str, float]:

@@ -10,7 +10,7 @@ import pandas as pd
 from talon_bench.bench import Bench
 from talon_bench.compose import compose_config
 from talon_bench.doctor.finding import Finding, ok, warning
-from talon_bench.doctor.probe import Probe
+from talon_bench.doctor.probe import Probe, turn_table
 from talon_bench.doctor.verdicts import losslessness
 from talon_bench.embedded import PACKAGE, VERSION
 from talon_bench.errors import UsageError
@@ -92,12 +92,6 @@ def _ask(context: Context, bench: Bench, prompts: list[Prompt]) -> tuple[Probe, 
         parted = probe.turns[probe.turns["equals_ar"] == False]  # noqa: E712
         context.keep("differences", parted[list(DIFFERENCE)].to_dict("records"))
     return probe, 0
-
-
-def turn_table(turns: list[dict]) -> pd.DataFrame:
-    """Rows of `Bench.measure` with all columns that `metrics` and the verdicts read, whatever became of the answers."""
-    columns = dict.fromkeys(("error", "equals_ar", "margin", "diverged_at", "ar_token", "method_token"))
-    return pd.DataFrame([{**columns, **row} for row in turns])
 
 
 def _rows(probe: Probe) -> list[MethodSummary]:

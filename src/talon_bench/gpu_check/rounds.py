@@ -13,15 +13,16 @@ import pandas as pd
 
 from talon_bench.bench import Bench
 from talon_bench.doctor.finding import Finding, fault, ok
+from talon_bench.doctor.probe import turn_table
 from talon_bench.gpu_check.context import Context
-from talon_bench.gpu_check.lossless import WARM_UP, turn_table
-from talon_bench.gpu_check.timing import median
+from talon_bench.gpu_check.lossless import WARM_UP
 from talon_bench.lineup import resolve
 from talon_bench.methods import head_kind
 from talon_bench.prompts.prompt import Prompt
 from talon_bench.report.load import RunData
 from talon_bench.report.roofline import roofline_table
 from talon_bench.sampling import Sampler
+from talon_bench.stats import median
 
 LEADS = {"as they come": 0, "led": 5}
 """Depth down to which drafted tokens are accepted. 5 gives 6 tokens a round, as EAGLE-3 heads reach in the papers; their

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,7 +23,7 @@ class Times:
 
     def summary(self) -> dict[str, float]:
         """Medians, that of the device with its interval, and how many repetitions they come from."""
-        ms = median(self.device)
+        ms = stats.median(self.device)
         return {
             "ms": ms.value,
             "ms_low": ms.low,
@@ -57,12 +57,3 @@ def interleaved(
                 found[name].device.append(ms)
                 found[name].host.append(host)
     return found
-
-
-def median(values: Sequence[float]) -> stats.Estimate:
-    """The median with its 95 % bootstrap interval (percentile)."""
-    sample = np.asarray(values, dtype=np.float64)
-    if len(sample) < 2:
-        return stats.interval(float(sample[0]) if len(sample) else float("nan"), None)
-    picks = np.random.default_rng(stats.SEED).integers(0, len(sample), size=(stats.RESAMPLES, len(sample)))
-    return stats.interval(float(np.median(sample)), np.median(sample[picks], axis=1))

@@ -19,9 +19,9 @@ from talon_bench.drafters.static_session import StaticHeadDrafter
 from talon_bench.gpu_check.build import SHARPNESS, numbers, random_head, random_target
 from talon_bench.gpu_check.context import Context
 from talon_bench.gpu_check.scale import SMALL, SMALL_DRAFT_VOCAB
-from talon_bench.gpu_check.timing import median
 from talon_bench.policies import Eagle, Talon, chain
 from talon_bench.sampling import Sampler
+from talon_bench.stats import median
 from talon_bench.target import Target
 
 RULES = {"greedy": Sampler(), "sampling": Sampler(1.0, 0.9)}

@@ -32,12 +32,13 @@ def load_prompts(dataset: DatasetConfig, data: DataConfig) -> PromptSet:
         found = prepared.read(_root(data), dataset.name, name, split)
         prompts, left_out = _parse(found, loader, prepared.from_row)
     else:
+        companion = None
         if loader.companion is not None and source == "hub":
             # Where it is missing, nothing should have been fetched.
-            _companion(dataset, data, loader.companion, source)
+            companion = _companion(dataset, data, loader.companion, source)
         found = _read(source, dataset, data, loader, variant)
         if loader.companion is not None:
-            companion = _companion(dataset, data, loader.companion, source)
+            companion = companion or _companion(dataset, data, loader.companion, source)
             found, companion_sha256 = _join(found, companion, loader.companion), companion.sha256
         from_row = variant.bind([row for _, row in found.rows])
         prompts, left_out = _parse(found, loader, from_row, loader.splits.get(split))

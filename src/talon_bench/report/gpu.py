@@ -17,7 +17,7 @@ from talon_bench.errors import UsageError
 from talon_bench.gpu_check.record import SCHEMA
 from talon_bench.metrics import BASELINE, EAGER
 from talon_bench.report.paper import NAMES
-from talon_bench.report.render import interval_text, number, to_csv, to_latex, to_markdown
+from talon_bench.report.render import interval_text, number, numbers_and_text
 from talon_bench.stats import Estimate, ratio_of_sums
 
 Check = dict[str, Any]
@@ -174,10 +174,7 @@ def write_checks(checks: Sequence[Check], published: pd.DataFrame, folder: Path)
     texts: dict[str, str] = {}
     for stem, table, notes, caption in tables:
         if len(table):
-            lines, text = [*where, *notes], as_text(table)
-            texts[f"{stem}.csv"] = to_csv(table, lines)
-            texts[f"{stem}.md"] = to_markdown(text, lines)
-            texts[f"{stem}.tex"] = to_latex(text, lines, caption, f"tab:{stem}")
+            texts |= numbers_and_text(stem, table, as_text(table), [*where, *notes], caption)
     if not texts:
         raise UsageError("no stage of these checks has results; run talon-bench gpu-check again, see its last lines")
     folder.mkdir(parents=True, exist_ok=True)

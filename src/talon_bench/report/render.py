@@ -34,6 +34,17 @@ _FIT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
 _TEXT_COLUMNS = ("target", "dataset", "method")
 
 
+def numbers_and_text(
+    stem: str, table: pd.DataFrame, text: pd.DataFrame, lines: Sequence[str], caption: str
+) -> dict[str, str]:
+    """Content by file name: a table as numbers for programs, as text for readers."""
+    return {
+        f"{stem}.csv": to_csv(table, lines),
+        f"{stem}.md": to_markdown(text, lines),
+        f"{stem}.tex": to_latex(text, lines, caption, f"tab:{stem}"),
+    }
+
+
 def to_csv(frame: pd.DataFrame, lines: Sequence[str] = ()) -> str:
     """Numbers as they are, two-level columns joined by a space, notes as comment lines."""
     flat = frame.copy()

@@ -17,7 +17,15 @@ from talon_bench.report.efficiency import EFFICIENCY_NOTE, efficiency_table, eff
 from talon_bench.report.groups import folder_names, marked, row_groups
 from talon_bench.report.load import RunData
 from talon_bench.report.notes import notes
-from talon_bench.report.render import latex_document, number, speedup_text, to_csv, to_latex, to_markdown
+from talon_bench.report.render import (
+    latex_document,
+    number,
+    numbers_and_text,
+    speedup_text,
+    to_csv,
+    to_latex,
+    to_markdown,
+)
 from talon_bench.report.roofline import roofline_notes, roofline_table, roofline_text
 from talon_bench.report.sweeps import families
 
@@ -83,26 +91,15 @@ def write_tables(runs: Sequence[RunData], folder: Path) -> list[Path]:
     common = notes(runs)
     if len(table := efficiency_table(runs)):
         caption = "Draft efficiency: measured speedup against the cost model"
-        texts = _numbers_and_text("efficiency", table, efficiency_text(table), [*common, EFFICIENCY_NOTE], caption)
+        texts = numbers_and_text("efficiency", table, efficiency_text(table), [*common, EFFICIENCY_NOTE], caption)
         paths += _write(folder, texts)
     if len(table := roofline_table(runs)):
         caption = "Share of the memory roofline: bytes that a pass must read, over what its time would let memory give"
-        texts = _numbers_and_text("roofline", table, roofline_text(table), [*common, *roofline_notes(runs)], caption)
+        texts = numbers_and_text("roofline", table, roofline_text(table), [*common, *roofline_notes(runs)], caption)
         paths += _write(folder, texts)
     return paths + _write(
         folder, {"tables.tex": latex_document([path.name for path in paths if path.suffix == ".tex"])}
     )
-
-
-def _numbers_and_text(
-    stem: str, table: pd.DataFrame, text: pd.DataFrame, lines: Sequence[str], caption: str
-) -> dict[str, str]:
-    """Content by file name: a table as numbers for programs, as text for readers."""
-    return {
-        f"{stem}.csv": to_csv(table, lines),
-        f"{stem}.md": to_markdown(text, lines),
-        f"{stem}.tex": to_latex(text, lines, caption, f"tab:{stem}"),
-    }
 
 
 def _files(

@@ -21,11 +21,10 @@ class HeadOptimizer:
     """
 
     def __init__(self, trainee: nn.Module, config: TrainerConfig) -> None:
-        named = list(trainee.named_parameters())
-        muon = config.optimizer == "muon"
-        matrices = [weight for name, weight in named if muon and weight.dim() == 2 and not name.startswith(_OUTPUT)]
-        taken = {id(weight) for weight in matrices}
-        rest = [weight for _, weight in named if id(weight) not in taken]
+        matrices, rest = [], []
+        for name, weight in trainee.named_parameters():
+            is_muons = config.optimizer == "muon" and weight.dim() == 2 and not name.startswith(_OUTPUT)
+            (matrices if is_muons else rest).append(weight)
         self._parts: list[torch.optim.Optimizer] = [
             AdamW(rest, lr=config.lr, betas=tuple(config.betas), weight_decay=config.weight_decay, fused=True)
         ]
